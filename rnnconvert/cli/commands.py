@@ -1,0 +1,104 @@
+"""What the commands do with their arguments: call the pipeline for each input, print, count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rnnconvert import inspection, pipeline
+from rnnconvert.cli.output import Output
+from rnnconvert.errors import ConversionError, OutputError, UsageError
+from rnnconvert.pipeline import Options
+from rnnconvert.report import Report
+from rnnconvert.verification.levels import BATCH, TIMESTEPS, Inputs
+
+NEEDS_WORK = 1
+
+
+def convert_all(
+    output: Output,
+    *,
+    paths: Sequence[Path],
+    output_path: Path | None = None,
+    jobs: int = 1,
+    seed: int = 0,
+    batch: int | None = None,
+    timesteps: int | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    **options: Any,
+) -> int:
+    """Convert every input; the worst exit code wins."""
+    target = output_path
+    inputs = Inputs(seed, batch or BATCH, timesteps or TIMESTEPS, rtol, atol)
+    chosen = Options(hashes=output.wants_report, inputs=inputs, **options)
+    if len(paths) > 1 and target is not None and not target.is_dir():
+        raise UsageError("with several inputs the output must be an existing directory",
+                         path=str(target))  # fmt: skip
+    _refuse_clashes(paths, target)
+    outcomes = _for_each(partial(_convert_one, target=target, options=chosen), paths, jobs)
+    codes = []
+    for path, (report, error) in zip(paths, outcomes, strict=True):
+        if report is not None:
+            output.conversion(report, chosen, failed=error is not None)
+        else:
+            output.failed_report("cudnn-to-keras", path, error)
+        if error is not None:
+            output.error(error)
+            codes.append(error.exit_code)
+        elif chosen.check and report is not None and report.verdict != "nothing-to-convert":
+            codes.append(NEEDS_WORK)
+        else:
+            codes.append(0)
+    output.finish()
+    return max(codes)
+
+
+def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
+    """Inspect every input; the worst exit code wins."""
+    codes = []
+    for path in paths:
+        try:
+            output.inspection(inspection.run(path, target=target, hashes=output.wants_report))
+            codes.append(0)
+        except ConversionError as error:
+            if output.debug:
+                raise
+            output.failed_report("inspect", path, error)
+            output.error(error)
+            codes.append(error.exit_code)
+    output.finish()
+    return max(codes)
+
+
+def _refuse_clashes(paths: Sequence[Path], target: Path | None) -> None:
+    """Two inputs of one name can't go into one directory."""
+    if target is None or len(paths) < 2:
+        return
+    names = [path.name for path in paths]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"several inputs would be written as {target / twice[0]}")
+
+
+def _for_each(
+    work: Callable[[Path], Any], paths: Sequence[Path], jobs: int
+) -> list[tuple[Report | None, ConversionError | None]]:
+    if jobs == 1 or len(paths) == 1:
+        return [work(path) for path in paths]
+    with ProcessPoolExecutor(min(jobs, len(paths))) as pool:
+        return list(pool.map(work, paths))
+
+
+def _convert_one(
+    path: Path, target: Path | None, options: Options
+) -> tuple[Report | None, ConversionError | None]:
+    try:
+        return pipeline.run(path, target, options), None
+    except ConversionError as error:
+        return error.report, error
+    except OSError as error:
+        return None, OutputError(str(error), path=str(path))

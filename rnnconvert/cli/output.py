@@ -1,0 +1,303 @@
+"""What the user sees: tables and sentences to stdout, messages to stderr, or one JSON document."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rnnconvert.errors import ConversionError
+
+if TYPE_CHECKING:
+    from rnnconvert.inspection import Inspection
+    from rnnconvert.pipeline import Options
+    from rnnconvert.plan import Plan, SiteChange
+    from rnnconvert.report import LevelResult, Report
+
+_PLAIN_WIDTH = 240
+"""Width where output goes to a file or a pipe: names are never cut there."""
+
+
+def printable(text: object) -> str:
+    """Text from a model file, made safe to print: no control characters, no markup."""
+    clean = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
+    return escape(clean)
+
+
+class Output:
+    """Prints the results of one run of a command."""
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        verbose: bool = False,
+        no_color: bool = False,
+        as_json: bool = False,
+        report: str | None = None,
+        debug: bool = False,
+    ) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.debug = debug
+        self._json = as_json or report == "-"
+        self._report = None if report == "-" else report
+        self._documents: list[dict[str, Any]] = []
+        self._out = _console(no_color, sys.stdout)
+        self._err = _console(no_color, sys.stderr)
+
+    @property
+    def wants_report(self) -> bool:
+        """Whether a JSON report is asked for; only then are files hashed."""
+        return self._json or self._report is not None
+
+    # --- results ----------------------------------------------------------------------------
+
+    def conversion(self, report: Report, options: Options, *, failed: bool) -> None:
+        self._documents.append(report.to_dict())
+        self._warnings(report.warnings)
+        if self._json or self.quiet or failed:
+            return
+        self._out.print(f"[bold]{printable(report.input.path)}[/]  {_file_line(report.input)}")
+        if report.verdict == "nothing-to-convert":
+            self._out.print("  nothing to convert: no CuDNN layer, and Keras 3 loads it as it is")
+            return
+        self._sites(report.layers)
+        if self.verbose:
+            self._details(report.layers, report.config_changes)
+        elif report.config_changes:
+            count = len(report.config_changes)
+            self._out.print(f"  config: {count} repairs (-v lists them)")
+        self._points(report.target_points)
+        self._optimizer(report)
+        if options.check:
+            self._out.print("  [yellow]needs conversion[/]")
+            return
+        for name, level in report.levels:
+            self._out.print(f"  {_level_line(name, level)}")
+        if report.output is None:
+            self._out.print("  [green]would be written[/] (dry run, nothing was written)")
+        else:
+            self._out.print(
+                f"  [green]written[/] {printable(report.output.path)} "
+                f"({report.output.bytes:,} bytes), {report.verdict}"
+            )
+
+    def inspection(self, found: Inspection) -> None:
+        self._documents.append(found.to_dict())
+        self._warnings(found.plan.warnings)
+        if self._json or self.quiet:
+            return
+        self._out.print(f"[bold]{printable(found.input.path)}[/]  {_file_line(found.input)}")
+        self._model(found)
+        self._sites(found.plan.sites)
+        if self.verbose:
+            self._details(found.plan.sites, found.plan.config_changes)
+        self._points(found.plan.target_points)
+        self._out.print(f"  {_verdict_line(found.plan)}")
+
+    def failed_report(self, command: str, path: Path, error: ConversionError | None) -> None:
+        """A report for an input that could not even be opened."""
+        self._documents.append(
+            {
+                "schema": 1,
+                "command": command,
+                "input": {"path": str(path)},
+                "output": None,
+                "problems": [str(error)],
+                "verdict": "not-convertible",
+                "exit_code": error.exit_code if error else 0,
+            }
+        )
+
+    def error(self, error: ConversionError) -> None:
+        place = f"{printable(error.path)}: " if error.path else ""
+        lines = error.message.splitlines() or [""]
+        if len(lines) == 1:
+            self._err.print(f"[red]error:[/] {place}{printable(lines[0])}", soft_wrap=True)
+            return
+        self._err.print(f"[red]error:[/] {place}{len(lines)} problems", soft_wrap=True)
+        for line in lines:
+            self._err.print(f"  {printable(line)}", soft_wrap=True)
+
+    def finish(self) -> None:
+        """Write the JSON documents: one report, or a list of them for several inputs."""
+        if not self.wants_report:
+            return
+        documents: Any = self._documents[0] if len(self._documents) == 1 else self._documents
+        text = json.dumps(documents, indent=2, default=str) + "\n"
+        if self._json:
+            sys.stdout.write(text)
+        if self._report is not None:
+            from rnnconvert.publish import write_text
+
+            write_text(Path(self._report), text)
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _warnings(self, warnings: tuple[str, ...]) -> None:
+        if not self.quiet:
+            for warning in warnings:
+                self._err.print(f"[yellow]warning:[/] {printable(warning)}", soft_wrap=True)
+
+    def _points(self, points: tuple[str, ...]) -> None:
+        for point in points:
+            self._out.print(f"  [cyan]target:[/] {printable(point)}", soft_wrap=True)
+
+    def _model(self, found: Inspection) -> None:
+        table = _table("layer", "class", ">weights")
+        for layer in found.model:
+            table.add_row(printable(layer.name), printable(layer.class_name), str(layer.parameters))
+        table.add_row("total", "", str(sum(layer.parameters for layer in found.model)))
+        self._out.print(table)
+
+    def _sites(self, sites: tuple[SiteChange, ...]) -> None:
+        if not sites:
+            self._out.print("  no recurrent layers")
+            return
+        table = _table(
+            "recurrent layer", "cell", "from", "to", ">units", ">inputs", ">weights", "", ">after",
+            "formula",
+        )  # fmt: skip
+        for change in sites:
+            site = change.site
+            target = change.target_layout if change.changes else "as it is"
+            table.add_row(
+                printable(site.path),
+                site.cell,
+                site.class_name or site.layout,
+                _target_class(change) if change.changes else target,
+                str(site.units),
+                str(site.input_dim),
+                str(site.parameters),
+                "->",
+                str(site.parameters_as(change.target_layout)),
+                _formula(change),
+            )
+        self._out.print(table)
+
+    def _details(self, sites: tuple[SiteChange, ...], changes: tuple[Any, ...]) -> None:
+        for site in sites:
+            if site.site.flags:
+                flags = ", ".join(site.site.flags)
+                self._out.print(f"  {printable(site.site.path)}: {flags}", soft_wrap=True)
+            for change in site.changes:
+                shapes = f"{change.source.shape} -> {change.target.shape}"
+                self._out.print(
+                    f"  tensor {printable(change.source.path)} {shapes}: {change.edit}",
+                    soft_wrap=True,
+                )
+        for change in changes:
+            before, after = (json.dumps(v, default=str) for v in (change.before, change.after))
+            self._out.print(
+                f"  config {printable(change.path)} {printable(change.key)}: "
+                f"{printable(before)} -> {printable(after)}",
+                soft_wrap=True,
+            )
+
+    def _optimizer(self, report: Report) -> None:
+        if report.optimizer.state != "absent":
+            notes = "; ".join(report.optimizer.notes)
+            self._out.print(
+                f"  optimizer state: {report.optimizer.state}"
+                + (f" ({printable(notes)})" if notes else ""),
+                soft_wrap=True,
+            )
+
+
+def _console(no_color: bool, stream: Any) -> Console:
+    plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    force = bool(os.environ.get("FORCE_COLOR")) and not plain
+    terminal = stream.isatty()
+    return Console(
+        file=stream,
+        no_color=plain,
+        force_terminal=True if force else None,
+        color_system=None if plain or not (terminal or force) else "auto",
+        width=None if terminal else _PLAIN_WIDTH,
+        highlight=False,
+        emoji=False,
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.lstrip(">"), justify="right" if right else "left", no_wrap=right,
+            overflow="fold",
+        )  # fmt: skip
+    add_row = table.add_row
+
+    def indented(*cells: str) -> None:
+        add_row("", *cells)
+
+    table.add_row = indented  # type: ignore[method-assign,assignment]
+    return table
+
+
+def _target_class(change: SiteChange) -> str:
+    names = {"lstm": "LSTM", "gru": "GRU(reset_after)"}
+    if change.site.is_cudnn:
+        return names[change.site.cell]
+    return f"{change.site.class_name} rescaled"
+
+
+def _formula(change: SiteChange) -> str:
+    """The count by formula: gates x units x (inputs + units + biases)."""
+    site = change.site
+    if site.cell == "conv_lstm" or not site.units:
+        return ""
+    from rnnconvert.layouts import CELLS
+
+    gates = len(CELLS[site.cell].gates)
+    per_gate = gates * site.units
+
+    def biases(layout: str) -> int:
+        return site.parameters_as(layout) // per_gate - site.input_dim - site.units
+
+    here, there = biases(site.layout), biases(change.target_layout)
+    shown = f"{here}" if here == there else f"{here}->{there}"
+    return f"{gates}*{site.units}*({site.input_dim}+{site.units}+{shown})"
+
+
+def _file_line(info: Any) -> str:
+    kind = {"keras-h5-model": "Keras HDF5, whole model", "keras-h5-weights": "Keras HDF5, weights"}
+    version = f", Keras {info.keras_version}" if info.keras_version else ""
+    return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
+
+
+def _level_line(name: str, level: LevelResult) -> str:
+    if level.status == "skipped":
+        return f"[yellow]-[/] {name}: skipped, {printable(level.reason)}"
+    mark = "[green]ok[/]" if level.status == "passed" else "[red]FAILED[/]"
+    text = f"{mark} {name}: "
+    if level.max_abs is not None:
+        text += f"max difference {level.max_abs:.2g} (tolerance {level.tolerance:.2g}), "
+    return text + printable(level.detail or "")
+
+
+def _verdict_line(plan: Plan) -> str:
+    if plan.problems:
+        listed = "\n    ".join(printable(problem) for problem in plan.problems)
+        return f"[red]can't be converted:[/]\n    {listed}"
+    if plan.is_empty:
+        return "nothing to convert"
+    cudnn = sum(change.site.is_cudnn for change in plan.sites)
+    parts = []
+    if cudnn:
+        parts.append(f"{cudnn} CuDNN layers to convert")
+    scaled = sum(bool(c.changes) and not c.site.is_cudnn for c in plan.sites)
+    if scaled:
+        parts.append(f"{scaled} hard_sigmoid layers to rescale")
+    if plan.config_changes:
+        parts.append(f"{len(plan.config_changes)} config repairs (-v lists them)")
+    return f"[green]convertible:[/] {', '.join(parts)}"

@@ -1,0 +1,221 @@
+"""Keras HDF5 files: whole models (`model.save("m.h5")`) and weights only (`save_weights`).
+
+Layout of the file: one group per top-level layer with its variables as datasets, in the order of
+the group's attribute `weight_names`; the groups in the order of `layer_names`. In a whole model
+they lie under `model_weights`, the configs are root attributes, and `optimizer_weights` holds the
+optimizer's variables. Keras itself reads all of this by position.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from rnnconvert.containers import safe_h5
+from rnnconvert.edits import apply_edit
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.plan import Plan, Tensor, TensorChange
+
+MODEL = "keras-h5-model"
+WEIGHTS = "keras-h5-weights"
+HARD_SIGMOID_MARK = "rnnconvert_hard_sigmoid"
+"""Root attribute: whose hard_sigmoid the weights are made for, where it is not the writer's."""
+
+
+@dataclass(frozen=True)
+class KerasH5:
+    """An opened Keras HDF5 file.
+
+    Attributes:
+        path: of the file.
+        file: the open h5py file.
+        prefix: of the groups of weights: "model_weights/" or "".
+    """
+
+    path: Path
+    file: h5py.File = field(repr=False)
+
+    @cached_property
+    def container(self) -> str:
+        """MODEL or WEIGHTS.
+
+        Raises:
+            UnreadableInputError: an HDF5 file that is no Keras model.
+        """
+        if safe_h5.has(self.file, "model_weights") or "model_config" in self.file.attrs:
+            return MODEL
+        if safe_h5.strings(self.file, "layer_names") is not None:
+            return WEIGHTS
+        keras3 = ("layers", "_layer_checkpoint_dependencies")
+        if any(safe_h5.has(self.file, name) for name in keras3):
+            raise NotConvertibleError(
+                "a Keras 3 style .weights.h5 file; rnnconvert reads Keras 2 style HDF5 files "
+                "(model.save('m.h5'), save_weights('w.h5'))"
+            )
+        raise UnreadableInputError(
+            "an HDF5 file, but no Keras model: expected the attribute model_config or layer_names, "
+            f"found the groups {', '.join(list(self.file)[:5]) or 'none'}"
+        )
+
+    @property
+    def prefix(self) -> str:
+        return "model_weights/" if self.container == MODEL else ""
+
+    @cached_property
+    def weights(self) -> h5py.Group:
+        if self.container == MODEL:
+            return safe_h5.get_group(self.file, "model_weights")
+        return self.file
+
+    @cached_property
+    def model_config(self) -> dict[str, Any] | None:
+        return safe_h5.json_attribute(self.file, "model_config")
+
+    @cached_property
+    def training_config(self) -> dict[str, Any] | None:
+        return safe_h5.json_attribute(self.file, "training_config")
+
+    @cached_property
+    def keras_version(self) -> str | None:
+        return safe_h5.text(self.weights, "keras_version") or safe_h5.text(
+            self.file, "keras_version"
+        )
+
+    @cached_property
+    def backend(self) -> str | None:
+        return safe_h5.text(self.weights, "backend") or safe_h5.text(self.file, "backend")
+
+    @cached_property
+    def hard_sigmoid_mark(self) -> str | None:
+        return safe_h5.text(self.file, HARD_SIGMOID_MARK)
+
+    @cached_property
+    def groups(self) -> dict[str, list[Tensor]]:
+        """Top-level layer name to its tensors, both in the file's order."""
+        names = safe_h5.strings(self.weights, "layer_names")
+        if names is None:
+            raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
+        found: dict[str, list[Tensor]] = {}
+        for name in names:
+            group = safe_h5.get_group(self.weights, name)
+            found[name] = [
+                self._tensor(group, f"{self.prefix}{name}", weight)
+                for weight in safe_h5.strings(group, "weight_names") or []
+            ]
+        return found
+
+    @cached_property
+    def optimizer_tensors(self) -> list[Tensor]:
+        """The optimizer's variables, in the file's order."""
+        if not safe_h5.has(self.file, "optimizer_weights"):
+            return []
+        group = safe_h5.get_group(self.file, "optimizer_weights")
+        names = safe_h5.strings(group, "weight_names") or []
+        return [self._tensor(group, "optimizer_weights", name) for name in names]
+
+    def _tensor(self, group: h5py.Group, prefix: str, name: str) -> Tensor:
+        dataset = safe_h5.get_dataset(group, name)
+        return Tensor(
+            f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name
+        )
+
+    def read(self, path: str) -> np.ndarray[Any, Any]:
+        return np.asarray(safe_h5.get_dataset(self.file, path)[()])
+
+    def dataset(self, path: str) -> h5py.Dataset:
+        return safe_h5.get_dataset(self.file, path)
+
+
+@contextmanager
+def open_keras_h5(path: str | Path) -> Iterator[KerasH5]:
+    with safe_h5.open_h5(path) as file:
+        yield KerasH5(Path(path), file)
+
+
+def apply(plan: Plan, source: KerasH5, copy: Path) -> None:
+    """Patch `copy`, a copy of `source`, by `plan`: one gate of one tensor in memory at a time."""
+    with safe_h5.open_h5(copy, "r+") as file:
+        for change in (*plan.tensor_changes, *plan.optimizer.changes):
+            _apply_change(change, source, file)
+        if plan.model_config is not None:
+            _set_text(file, "model_config", json.dumps(plan.model_config))
+        if plan.drop_training:
+            del file.attrs["training_config"]
+        elif plan.training_config is not None:
+            _set_text(file, "training_config", json.dumps(plan.training_config))
+        if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
+            del file["optimizer_weights"]
+        if plan.optimizer.order:
+            _set_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
+        for name, value in plan.attributes:
+            file.attrs[name] = value
+
+
+def _apply_change(change: TensorChange, source: KerasH5, file: h5py.File) -> None:
+    stored = source.dataset(change.source.path)
+    target = safe_h5.get_dataset(file, change.source.path)
+    if change.source.shape != change.target.shape:
+        target = _reshape(file, change, target)
+    apply_edit(change.edit, stored, target)
+
+
+def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.Dataset:
+    """A dataset of the new shape in the old one's place, with its attributes and filters."""
+    attributes = dict(old.attrs)
+    filters = {
+        "chunks": True if old.chunks else None,
+        "compression": old.compression,
+        "compression_opts": old.compression_opts,
+        "shuffle": old.shuffle or None,
+        "fletcher32": old.fletcher32 or None,
+    }
+    dtype = old.dtype
+    del file[change.source.path]
+    new = file.create_dataset(change.target.path, change.target.shape, dtype, **filters)
+    for name, value in attributes.items():
+        new.attrs[name] = value
+    return new
+
+
+def _set_text(file: h5py.File, name: str, value: str) -> None:
+    """Replace a string attribute; variable-length, as Keras writes it, so of any size."""
+    file.attrs.create(name, value, dtype=h5py.string_dtype())
+
+
+def _set_names(group: h5py.Group, name: str, values: tuple[str, ...]) -> None:
+    """A list of names as an attribute, split as Keras does where it is over 64 KB."""
+    for key in [key for key in group.attrs if key.rstrip("0123456789") == name]:
+        del group.attrs[key]
+    array = np.asarray([value.encode() for value in values])
+    parts = 1
+    while any(part.nbytes > 64512 for part in np.array_split(array, parts)):
+        parts += 1
+    for index, part in enumerate(np.array_split(array, parts)):
+        group.attrs[name if parts == 1 else f"{name}{index}"] = part
+
+
+def extract_weights(model: Path, target: Path) -> None:
+    """Write the weights of a whole-model file as a weights-only file (`--to weights`)."""
+    with safe_h5.open_h5(model) as source, h5py.File(target, "w") as file:
+        weights = source["model_weights"]
+        for name in weights:
+            weights.copy(name, file)
+        for key, value in weights.attrs.items():
+            file.attrs[key] = value
+        for key in ("keras_version", "backend", HARD_SIGMOID_MARK):
+            if key in source.attrs and key not in file.attrs:
+                file.attrs[key] = source.attrs[key]
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy at file-system speed (`copy_file_range` and its like where there is one)."""
+    shutil.copyfile(source, target)

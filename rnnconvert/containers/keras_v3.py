@@ -1,0 +1,86 @@
+"""Writing Keras' own `.keras` file, by way of Keras itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
+from rnnconvert.plan import Plan
+
+
+def save_as_keras(model: Path, target: Path, plan: Plan) -> None:
+    """Load a portable .h5 in Keras 3 and save it as `.keras`, optimizer state included.
+
+    Args:
+        model: the patched and verified .h5.
+        target: the `.keras` file to write.
+        plan: of the conversion; its optimizer part names the state's variables in Keras' order.
+
+    Raises:
+        UsageError: Keras 3 is not installed.
+        NotConvertibleError: Keras can't load the model (custom or Lambda layers).
+    """
+    keras = _import_keras()
+    with open_keras_h5(model) as file:
+        state = [file.read(tensor.path) for tensor in file.optimizer_tensors]
+    stateless = plan.optimizer.state != "converted"
+    try:
+        loaded = keras.models.load_model(model)
+    except Exception as error:
+        last = str(error).strip().splitlines()[-1]
+        raise NotConvertibleError(
+            f"Keras can't load the converted model, so no .keras file can be made ({last}); "
+            "write an .h5 file instead"
+        ) from error
+    if not stateless and loaded.optimizer is not None:
+        _restore(keras, loaded, state)
+    loaded.save(target)
+    _require_same_weights(loaded, keras.models.load_model(target))
+
+
+def _require_same_weights(saved: Any, loaded: Any) -> None:
+    """The `.keras` file, read back, must hold the very bits that were saved."""
+    for mine, its in zip(saved.weights, loaded.weights, strict=True):
+        if np.asarray(mine).tobytes() != np.asarray(its).tobytes():
+            raise DifferenceError(f"Keras read back other values of {mine.path} than it saved")
+
+
+def _import_keras() -> Any:
+    try:
+        import keras
+    except ImportError as error:
+        raise UsageError(
+            "--to keras needs Keras 3: install rnnconvert[tensorflow], or keras with a backend"
+        ) from error
+    return keras
+
+
+def _restore(keras: Any, model: Any, state: list[Any]) -> None:
+    """Give the model's optimizer the state of the file.
+
+    Keras builds the optimizer of a loaded .h5 without variables, so it is made anew. Keras keeps
+    the learning rate second among the optimizer's variables; the file does not hold it.
+    """
+    optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
+    compiled = model.get_compile_config()
+    optimizer.build(model.trainable_variables)
+    variables = [v for v in optimizer.variables if v.path.split("/")[-1] != "learning_rate"]
+    if len(state) == len(variables) - 1 and not (state and state[0].shape == ()):
+        variables = variables[1:]  # Keras 2.2's RMSprop and Adagrad kept no step counter
+    if [v.shape for v in variables] != [value.shape for value in state]:
+        raise NotConvertibleError(
+            "the optimizer state does not fit Keras' optimizer; use --optimizer drop"
+        )
+    for variable, value in zip(variables, state, strict=True):
+        variable.assign(value)
+    model.compile(
+        optimizer=optimizer,
+        loss=compiled.get("loss"),
+        metrics=compiled.get("metrics"),
+        weighted_metrics=compiled.get("weighted_metrics"),
+        loss_weights=compiled.get("loss_weights"),
+    )

@@ -1,0 +1,201 @@
+"""The only door to HDF5 files: nothing else in the package opens one or follows a name in one.
+
+HDF5 is a file system in a file, and a model file comes from anywhere: links can lead to other
+files, datasets can lie in external files or not be written at all. Each guard here refuses one of
+those; the honest look-alikes are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HDF5_PLUGIN_PRELOAD", "::")  # no filter plugin is ever loaded from disk
+
+import h5py
+import numpy as np
+
+from rnnconvert.errors import UnreadableInputError
+
+ALLOWED_FILTERS = (
+    h5py.h5z.FILTER_DEFLATE,
+    h5py.h5z.FILTER_SHUFFLE,
+    h5py.h5z.FILTER_FLETCHER32,
+)
+MAX_JSON_BYTES = 256 * 2**20
+MAX_JSON_DEPTH = 400
+MAX_NAME = 1024
+MAX_LAYERS = 1_000_000
+
+
+@contextmanager
+def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
+    """Open an HDF5 file; what h5py refuses becomes UnreadableInputError.
+
+    Args:
+        path: an existing file.
+        mode: "r", or "r+" for a copy that rnnconvert made itself.
+    """
+    try:
+        file = h5py.File(path, mode)
+    except OSError as error:
+        raise UnreadableInputError(_why_unopenable(Path(path), error)) from error
+    with file:
+        yield file
+
+
+def _why_unopenable(path: Path, error: OSError) -> str:
+    text = str(error)
+    if "truncated file" in text:
+        return (
+            f"the HDF5 file is truncated (it has {path.stat().st_size} bytes, its header says "
+            "more); copy or download it again"
+        )
+    return f"HDF5 can't open the file ({text}); it is damaged, copy or download it again"
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if len(name) > MAX_NAME or any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise UnreadableInputError(f"refused as unsafe: the name {name!r} in the file")
+    return parts
+
+
+def _walk(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """Follow a name part by part, by hard links only: others lead out of the file."""
+    here: h5py.Group | h5py.Dataset = group
+    for part in _parts(name):
+        if not isinstance(here, h5py.Group) or part not in here:
+            raise UnreadableInputError(f"{group.name.rstrip('/')}/{name} is missing in the file")
+        if not isinstance(here.get(part, getlink=True), h5py.HardLink):
+            raise UnreadableInputError(
+                f"refused as unsafe: {here.name.rstrip('/')}/{part} is a link out of its place"
+            )
+        here = here[part]
+    if here.file.filename != group.file.filename:
+        raise UnreadableInputError(f"refused as unsafe: {name} lies in another file")
+    return here
+
+
+def get_group(group: h5py.Group, name: str) -> h5py.Group:
+    found = _walk(group, name)
+    if not isinstance(found, h5py.Group):
+        raise UnreadableInputError(f"{found.name}: expected a group, found a dataset")
+    return found
+
+
+def get_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
+    """A dataset by its name below `group`, checked to hold its own data in this file.
+
+    Raises:
+        UnreadableInputError: missing, a link, virtual, external, with an unknown filter, or with
+            parts that were never written.
+    """
+    found = _walk(group, name)
+    if not isinstance(found, h5py.Dataset):
+        raise UnreadableInputError(f"{found.name}: expected a dataset, found a group")
+    properties = found.id.get_create_plist()
+    if found.is_virtual or properties.get_external_count():
+        raise UnreadableInputError(
+            f"refused as unsafe: the data of {found.name} lies in other files"
+        )
+    for index in range(properties.get_nfilters()):
+        if properties.get_filter(index)[0] not in ALLOWED_FILTERS:
+            raise UnreadableInputError(f"{found.name}: unknown HDF5 filter")
+    _check_written(found)
+    return found
+
+
+def _check_written(dataset: h5py.Dataset) -> None:
+    """Data that was never written reads as zeros without any error: refuse it."""
+    if dataset.size == 0:
+        return
+    if dataset.chunks is None:
+        missing = dataset.id.get_storage_size() < dataset.size * dataset.dtype.itemsize
+    else:
+        grid = math.prod(
+            math.ceil(size / chunk)
+            for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
+        )
+        missing = dataset.id.get_num_chunks() != grid
+    if missing:
+        raise UnreadableInputError(
+            f"{dataset.name}: parts of its data were never written; the file is incomplete"
+        )
+
+
+def has(group: h5py.Group, name: str) -> bool:
+    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+
+
+def strings(group: h5py.Group, name: str) -> list[str] | None:
+    """A list of strings kept as an attribute, also where Keras split it into name0, name1, ..."""
+    if name in group.attrs:
+        return _decode(group.attrs[name])
+    found: list[str] = []
+    part = 0
+    while f"{name}{part}" in group.attrs:
+        found += _decode(group.attrs[f"{name}{part}"])
+        part += 1
+    return found if part else None
+
+
+def text(group: h5py.Group, name: str) -> str | None:
+    """A string attribute, or None."""
+    if name not in group.attrs:
+        return None
+    value = group.attrs[name]
+    if isinstance(value, bytes | np.bytes_):
+        value = value.decode("utf-8", "replace")
+    if not isinstance(value, str):
+        raise UnreadableInputError(f"attribute {name}: expected text, found {type(value).__name__}")
+    return value
+
+
+def json_attribute(group: h5py.Group, name: str) -> dict[str, Any] | None:
+    """A JSON object kept as an attribute, or None."""
+    value = text(group, name)
+    return None if value is None else parse_json(value, f"attribute {name}")
+
+
+def parse_json(value: str, what: str) -> dict[str, Any]:
+    """Parse a JSON object with bounded size and depth and without duplicate keys."""
+    if len(value) > MAX_JSON_BYTES or _depth(value) > MAX_JSON_DEPTH:
+        raise UnreadableInputError(f"refused as unsafe: {what} is too large or nested too deeply")
+    try:
+        parsed = json.loads(value, object_pairs_hook=_unique)
+    except ValueError as error:
+        raise UnreadableInputError(f"{what} is no valid JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise UnreadableInputError(f"{what}: expected a JSON object")
+    return parsed
+
+
+def _depth(value: str) -> int:
+    deepest = depth = 0
+    for bracket in value:
+        if bracket in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif bracket in "]}":
+            depth -= 1
+    return deepest
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
+def _decode(values: Any) -> list[str]:
+    array = np.atleast_1d(np.asarray(values))
+    if array.size > MAX_LAYERS:
+        raise UnreadableInputError("refused as unsafe: an attribute lists over a million names")
+    return [v.decode("utf-8") if isinstance(v, bytes) else str(v) for v in array.tolist()]

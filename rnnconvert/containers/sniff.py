@@ -1,0 +1,63 @@
+"""What a path holds. The content decides, never the name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_LFS = b"version https://git-lfs"
+_USERBLOCKS = (0, 512, 1024, 2048, 4096, 8192)
+
+
+def require_hdf5(path: Path) -> None:
+    """Raise a clear error unless `path` is an HDF5 file.
+
+    Raises:
+        UnreadableInputError: missing, a directory, empty, a git-lfs pointer, or something else.
+        NotConvertibleError: a kind of model that this version can't read yet.
+    """
+    if not path.exists():
+        raise UnreadableInputError("no such file")
+    if path.is_dir():
+        if (path / "saved_model.pb").exists():
+            raise NotConvertibleError(
+                "a SavedModel directory, which this version can't convert; give the .h5 file"
+            )
+        raise UnreadableInputError("a directory; expected a Keras .h5 file")
+    if not path.is_file():
+        raise UnreadableInputError("not a regular file; expected a Keras .h5 file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(8192 + len(_HDF5))
+    except OSError as error:
+        raise UnreadableInputError(f"can't be read: {error.strerror}") from error
+    if any(start[at : at + len(_HDF5)] == _HDF5 for at in _USERBLOCKS):
+        return
+    raise _explain(start)
+
+
+def _explain(start: bytes) -> UnreadableInputError | NotConvertibleError:
+    if not start:
+        return UnreadableInputError("the file is empty")
+    if start.startswith(_LFS):
+        return UnreadableInputError(
+            "a git-lfs pointer, not the model itself; run 'git lfs pull' to fetch the model"
+        )
+    if start.startswith(b"PK\x03\x04"):
+        return NotConvertibleError(
+            "a zip file (a .keras model?), which this version can't convert; give the .h5 file"
+        )
+    if _is_text(start):
+        first = start.decode("utf-8", "replace").splitlines()[0][:60]
+        return UnreadableInputError(f"a text file, not an HDF5 model; it begins with {first!r}")
+    return UnreadableInputError("not an HDF5 file: expected a Keras .h5 model or weights file")
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        text = start.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return all(character.isprintable() or character.isspace() for character in text)

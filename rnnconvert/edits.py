@@ -1,0 +1,121 @@
+"""Doing an edit, and checking that it was done: from one stored array to another, gate by gate.
+
+`source` and `target` are anything that reads and writes by slices: h5py datasets, numpy arrays.
+At most a gate's block (and its transpose) is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.layouts import gate_slices, relay_bias, relay_block
+from rnnconvert.layouts.weights import Array
+from rnnconvert.plan import Edit, Relay, Scale
+
+_STRIP = 128
+"""Rows transposed at once: a strip of this many fits the cache."""
+
+
+def apply_edit(edit: Edit, source: Any, target: Any) -> None:
+    """Write into `target` what `edit` makes of `source`."""
+    if isinstance(edit, Scale):
+        for start, stop in edit.columns:
+            target[..., start:stop] = _scaled(source[..., start:stop], edit.factor)
+    elif edit.kind == "bias":
+        target[...] = _relayed_bias(edit, source[...])
+    else:
+        for here, there in _gate_pairs(edit):
+            block = relay_block(edit.source.matrix, edit.target.matrix, source[:, here])
+            target[:, there] = contiguous(block)
+
+
+def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
+    """None where `target` is what `edit` makes of `source`, else a sentence on the difference.
+
+    A relayed matrix must give the source's bits back when relayed in reverse; a merged bias or a
+    scaled gate must lie within half a unit in the last place of the exact value.
+    """
+    if isinstance(edit, Scale):
+        return _check_scaled(edit, source[...], target[...])
+    if edit.kind == "bias":
+        if edit.merges and not edit.is_slot:
+            halves = source[...].reshape(2, -1)
+            exact = halves[0].astype(np.longdouble) + halves[1].astype(np.longdouble)
+            return _check_half_ulp(exact, target[...])
+        return _check_bits(_relayed_bias(edit, source[...]), target[...])
+    for here, there in _gate_pairs(edit):
+        block = relay_block(edit.target.matrix, edit.source.matrix, target[:, there])
+        difference = _check_bits(source[:, here], contiguous(block))
+        if difference:
+            return difference
+    return None
+
+
+def contiguous(block: Array) -> Array:
+    """A C-contiguous copy; a transposed matrix is copied in strips, three times as fast."""
+    if block.flags.c_contiguous or block.ndim != 2 or not block.flags.f_contiguous:
+        return np.ascontiguousarray(block)
+    rows = block.T  # C-contiguous
+    out = np.empty(block.shape, block.dtype)
+    for start in range(0, rows.shape[0], _STRIP):
+        out[:, start : start + _STRIP] = rows[start : start + _STRIP].T
+    return out
+
+
+def _gate_pairs(edit: Relay) -> Iterator[tuple[slice, slice]]:
+    """Where each gate lies in the source and in the target."""
+    here = gate_slices(edit.source, edit.units)
+    there = gate_slices(edit.target, edit.units)
+    for gate in edit.source.gates:
+        yield here[gate], there[gate]
+
+
+def _relayed_bias(edit: Relay, bias: Array) -> Array:
+    if edit.is_slot and edit.merges:
+        return bias.reshape(2, -1)[0]
+    return relay_bias(edit.source, edit.target, bias)
+
+
+def merged_slots_agree(slot: Array) -> bool:
+    """Whether the slots of input and recurrent bias are the same, as their gradients are."""
+    halves = slot.reshape(2, -1)
+    return bool(np.array_equal(halves[0], halves[1]))
+
+
+def _scaled(block: Array, factor: float) -> Array:
+    return (block.astype(np.float64) * factor).astype(block.dtype)
+
+
+def _check_scaled(edit: Scale, source: Array, target: Array) -> str | None:
+    exact = source.astype(np.longdouble)
+    for start, stop in edit.columns:
+        exact[..., start:stop] *= np.longdouble(edit.factor)
+    return _check_half_ulp(exact, target)
+
+
+def _check_bits(expected: Array, found: Array) -> str | None:
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return f"{found.dtype} {found.shape} instead of {expected.dtype} {expected.shape}"
+    bits = np.dtype(f"u{expected.dtype.itemsize}")
+    different = expected.view(bits) != np.ascontiguousarray(found).view(bits)
+    if not different.any():
+        return None
+    place = tuple(int(i) for i in np.argwhere(different)[0])
+    return f"{int(different.sum())} values differ, the first at {place}"
+
+
+def _check_half_ulp(exact: Any, found: Array) -> str | None:
+    distance = np.abs(found.astype(np.longdouble) - exact)
+    # A hair over a half: `exact` of a float64 is itself rounded (to 64 bits of mantissa).
+    allowed = np.spacing(np.abs(found)).astype(np.longdouble) * np.longdouble(0.5005)
+    wrong = ~(distance <= allowed) & np.isfinite(exact)
+    if not wrong.any():
+        return None
+    place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{int(wrong.sum())} values are off by over half an ulp, the first at {place}"
+
+
+__all__ = ["apply_edit", "check_edit", "contiguous", "merged_slots_agree"]

@@ -1,0 +1,114 @@
+"""A whole config, ported: the one door to this room."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+
+from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
+from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
+from rnnconvert.keras_config.structure import repair_functional, repair_sequential
+from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.tree import Config, parse_version, root, show_path, walk
+
+TARGETS = ("keras3", "keras2")
+
+
+@dataclass(frozen=True)
+class Ported:
+    """The rewritten config, and what was done.
+
+    Attributes:
+        model: the model config.
+        training: the training config; None where there was none or it can't be kept.
+        changes: every change, in order.
+        warnings, problems: sentences; any problem means that nothing may be written.
+        target_points: what one file can't serve both Kerases in, and which way was taken.
+    """
+
+    model: Config
+    training: Config | None
+    changes: tuple[ConfigChange, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    target_points: tuple[str, ...] = field(default=())
+
+
+def port(
+    model: Config,
+    training: Config | None,
+    keras_version: str | None,
+    target: str = "keras3",
+    *,
+    original: bool = False,
+    hard_sigmoid: str = "keras2",
+) -> Ported:
+    """Rewrite a model's config so that Keras 3 and Keras 2 load it, CuDNN layers converted.
+
+    Args:
+        model: the file's `model_config`; not changed.
+        training: its `training_config`, or None.
+        keras_version: of the writer, e.g. "2.2.4-tf".
+        target: "keras3" or "keras2", where one form can't serve both.
+        original: keep what the model is: CuDNN layers stay, and Keras 2's hard_sigmoid gets a name
+            of its own. Only `rnnconvert.keras` loads such a config.
+        hard_sigmoid: whose hard_sigmoid the weights are made for; read only with `original`.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"unknown target {target!r}; known: {', '.join(TARGETS)}")
+    version = parse_version(keras_version)
+    changes = Changes()
+    model = copy.deepcopy(model)
+    if version is None or version[0] < 3:
+        for node in walk(root(model)):
+            repair_sequential(node, changes)
+        for node in walk(root(model)):
+            repair_layer(node, version, changes, original=original)
+        for node in walk(root(model)):
+            repair_functional(node, target, changes)
+        if original and hard_sigmoid == "keras2":
+            for node in walk(root(model)):
+                name_keras2_hard_sigmoid(node, changes)
+        _refuse_other_time_major(model, target, changes)
+        training = _port_training(training, changes)
+    return Ported(
+        model,
+        training,
+        tuple(changes.changes),
+        tuple(changes.warnings),
+        tuple(changes.problems),
+        tuple(changes.target_points),
+    )
+
+
+def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:
+    for node in walk(root(model)):
+        if node.class_name in RECURRENT_CLASSES and node.config.get("time_major") is True:
+            if target == "keras3":
+                changes.problem(
+                    f"{show_path(node.path)}: time_major=True outside a functional model has no "
+                    "form in Keras 3; use --target keras2"
+                )
+            else:
+                changes.point(f"{show_path(node.path)}: time_major=True, which only Keras 2 reads")
+
+
+def _port_training(training: Config | None, changes: Changes) -> Config | None:
+    if training is None:
+        return None
+    try:
+        translated = translate(training)
+    except Untranslatable as error:
+        changes.warn(
+            f"training config left out, so that load_model(path) works: {error}; "
+            "call model.compile(...) to train"
+        )
+        changes.changes.append(ConfigChange("training_config", "*", "present", "left out"))
+        return None
+    if translated != training:
+        for key in sorted({*training, *translated}):
+            before, after = training.get(key), translated.get(key)
+            if before != after:
+                changes.changes.append(ConfigChange("training_config", key, before, after))
+    return translated

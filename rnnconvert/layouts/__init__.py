@@ -1,0 +1,43 @@
+"""The physics: cells, canonical weights, and every layout as data. Pure numpy, no files, no Keras.
+
+>>> import numpy as np
+>>> from rnnconvert import layouts
+>>> cudnn = {"kernel": np.ones((3, 16)), "recurrent_kernel": np.ones((4, 16)),
+...          "bias": np.ones(32)}
+>>> {k: v.shape for k, v in layouts.convert(cudnn, "keras-cudnn", "keras", "lstm").items()}
+{'kernel': (3, 16), 'recurrent_kernel': (4, 16), 'bias': (16,)}
+"""
+
+from rnnconvert.layouts.cells import CELLS, Cell, parameter_count, require_same_function
+from rnnconvert.layouts.interpret import (
+    convert,
+    gate_slices,
+    pack,
+    relay_bias,
+    relay_block,
+    unpack,
+)
+from rnnconvert.layouts.table import LAYOUTS, NAMES, BiasForm, Layout, MatrixForm, find
+from rnnconvert.layouts.weights import RnnWeights, merge_bias, split_bias
+
+__all__ = [
+    "CELLS",
+    "LAYOUTS",
+    "NAMES",
+    "BiasForm",
+    "Cell",
+    "Layout",
+    "MatrixForm",
+    "RnnWeights",
+    "convert",
+    "find",
+    "gate_slices",
+    "merge_bias",
+    "pack",
+    "parameter_count",
+    "relay_bias",
+    "relay_block",
+    "require_same_function",
+    "split_bias",
+    "unpack",
+]

@@ -1,0 +1,195 @@
+"""Reading and writing weights by the layout table: `unpack`, `pack`, `convert`.
+
+Everything but a merged bias is a bijection, bit for bit. The piecewise functions (`gate_slices`,
+`relay_block`) let a container convert a large tensor one gate at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rnnconvert.layouts.cells import CELLS, require_same_function
+from rnnconvert.layouts.table import BiasForm, Layout, MatrixForm, find
+from rnnconvert.layouts.weights import Array, RnnWeights, merge_bias, split_bias
+
+
+def unpack(layout: Layout, tensors: Mapping[str, Array]) -> RnnWeights:
+    """Tensors as `layout` stores them, to the canonical form.
+
+    Args:
+        layout: a row of the table (`find`).
+        tensors: name to array, names and shapes as the layout says.
+
+    Raises:
+        ValueError: a tensor is missing or has another shape than the others imply.
+    """
+    kernel_name, recurrent_name, _ = layout.tensors
+    return RnnWeights(
+        layout.cell,
+        _unpack_matrix(layout, kernel_name, tensors),
+        _unpack_matrix(layout, recurrent_name, tensors),
+        _unpack_bias(layout, tensors),
+    )
+
+
+def pack(layout: Layout, weights: RnnWeights) -> dict[str, Array]:
+    """The canonical form, to tensors as `layout` stores them.
+
+    Raises:
+        NotConvertibleError: the layout's cell is another function than the weights'.
+    """
+    require_same_function(weights.cell, layout.cell)
+    kernel_name, recurrent_name, _ = layout.tensors
+    tensors = {
+        **_pack_matrix(layout, kernel_name, weights.kernel),
+        **_pack_matrix(layout, recurrent_name, weights.recurrent),
+    }
+    bias = weights.bias
+    if bias is None and layout.needs_bias:
+        bias = np.zeros((2, len(layout.gates), weights.units), weights.dtype)
+    if bias is not None:
+        tensors.update(_pack_bias(layout, bias))
+    return tensors
+
+
+def convert(tensors: Mapping[str, Array], source: str, target: str, cell: str) -> dict[str, Array]:
+    """Tensors of `cell` from the layout named `source` to the one named `target`."""
+    return pack(find(target, cell), unpack(find(source, cell), tensors))
+
+
+# --- one tensor or one gate at a time -------------------------------------------------------
+
+
+def gate_slices(layout: Layout, units: int) -> dict[str, slice]:
+    """Where each gate lies along the stacked axis (columns of a Keras kernel, rows of torch's)."""
+    return {gate: slice(i * units, (i + 1) * units) for i, gate in enumerate(layout.gates)}
+
+
+def relay_block(source: MatrixForm, target: MatrixForm, block: Array) -> Array:
+    """One gate's stored block, from one matrix form to another. May be a view of `block`."""
+    return _store(target, _load(source, block))
+
+
+def relay_bias(source: Layout, target: Layout, bias: Array) -> Array:
+    """A bias held in one tensor, from one layout to another of the same cell."""
+    name = source.tensors[2]
+    packed = _pack_bias(target, _unpack_bias(source, {name: bias}, required=True))
+    return packed[target.tensors[2]]
+
+
+def _load(form: MatrixForm, block: Array) -> Array:
+    """A stored block to the gate's matrix (units, n)."""
+    if form is MatrixForm.COLUMNS:
+        return block.T
+    if form is MatrixForm.CUDNN_COLUMNS:
+        return block.reshape(block.shape[1], block.shape[0])
+    return block
+
+
+def _store(form: MatrixForm, matrix: Array) -> Array:
+    """A gate's matrix (units, n) to the stored block: the inverse of `_load`."""
+    if form is MatrixForm.COLUMNS:
+        return matrix.T
+    if form is MatrixForm.CUDNN_COLUMNS:
+        return matrix.reshape(matrix.shape[1], matrix.shape[0])
+    return matrix
+
+
+def _order(layout: Layout) -> list[int]:
+    """For each gate in the cell's order, its place in stored order."""
+    return [layout.gates.index(gate) for gate in CELLS[layout.cell].gates]
+
+
+def _unpack_matrix(layout: Layout, name: str, tensors: Mapping[str, Array]) -> Array:
+    count = len(layout.gates)
+    if layout.matrix is MatrixForm.SEPARATE:
+        stored = [_take(tensors, name.format(gate=gate)) for gate in layout.gates]
+    else:
+        array = _strip(layout, name, _take(tensors, name))
+        axis = 0 if layout.matrix is MatrixForm.ROWS else 1
+        if array.ndim != 2 or array.shape[axis] % count:
+            raise ValueError(
+                f"{name}: expected a matrix with {count} gates along axis {axis}, "
+                f"found {array.shape}"
+            )
+        stored = list(np.split(array, count, axis))
+    return np.stack([_load(layout.matrix, stored[place]) for place in _order(layout)])
+
+
+def _pack_matrix(layout: Layout, name: str, canonical: Array) -> dict[str, Array]:
+    cell_gates = CELLS[layout.cell].gates
+    blocks = [_store(layout.matrix, canonical[cell_gates.index(gate)]) for gate in layout.gates]
+    if layout.matrix is MatrixForm.SEPARATE:
+        return {
+            name.format(gate=gate): np.ascontiguousarray(block)
+            for gate, block in zip(layout.gates, blocks, strict=True)
+        }
+    axis = 0 if layout.matrix is MatrixForm.ROWS else 1
+    return {name: _wrap(layout, np.concatenate(blocks, axis))}
+
+
+def _unpack_bias(
+    layout: Layout, tensors: Mapping[str, Array], *, required: bool = False
+) -> Array | None:
+    """Bias tensors to (2, gates, units) in the cell's gate order; None where there are none."""
+    name = layout.tensors[2]
+    first = name.split("|")[0].format(gate=layout.gates[0])
+    if first not in tensors and not (required or layout.needs_bias):
+        return None
+    count = len(layout.gates)
+    if layout.bias is BiasForm.SEPARATE:
+        rows = [
+            np.stack([_take(tensors, part.format(gate=gate)) for gate in layout.gates])
+            for part in name.split("|")
+        ]
+        stored = np.stack(rows)
+    elif layout.bias is BiasForm.TWO_TENSORS:
+        stored = np.stack([_take(tensors, part) for part in name.split("|")])
+    else:
+        array = _strip(layout, name, _take(tensors, name))
+        stored = split_bias(array) if layout.bias is BiasForm.MERGED else array
+    if stored.size % (2 * count):
+        raise ValueError(f"{name}: expected 2 x {count} gates, found {stored.shape}")
+    return stored.reshape(2, count, -1)[:, _order(layout)]
+
+
+def _pack_bias(layout: Layout, bias: Array | None) -> dict[str, Array]:
+    assert bias is not None
+    name = layout.tensors[2]
+    cell_gates = CELLS[layout.cell].gates
+    stored = bias[:, [cell_gates.index(gate) for gate in layout.gates]]
+    if layout.bias is BiasForm.SEPARATE:
+        return {
+            part.format(gate=gate): stored[half, place].copy()
+            for half, part in enumerate(name.split("|"))
+            for place, gate in enumerate(layout.gates)
+        }
+    rows = stored.reshape(2, -1)
+    if layout.bias is BiasForm.TWO_TENSORS:
+        return {part: rows[half].copy() for half, part in enumerate(name.split("|"))}
+    if layout.bias is BiasForm.TWO_ROWS:
+        return {name: _wrap(layout, rows)}
+    if layout.bias is BiasForm.CONCATENATED:
+        return {name: _wrap(layout, rows.reshape(-1))}
+    return {name: _wrap(layout, merge_bias(rows))}
+
+
+def _take(tensors: Mapping[str, Array], name: str) -> Array:
+    if name not in tensors:
+        raise ValueError(f"tensor {name} is missing; found {', '.join(sorted(tensors))}")
+    return np.asarray(tensors[name])
+
+
+def _strip(layout: Layout, name: str, array: Array) -> Array:
+    """Remove the leading axes (ONNX: one direction at a time)."""
+    for _ in range(layout.leading):
+        if array.shape[:1] != (1,):
+            raise ValueError(f"{name}: expected one direction, shape (1, ...), found {array.shape}")
+        array = array[0]
+    return array
+
+
+def _wrap(layout: Layout, array: Array) -> Array:
+    return np.ascontiguousarray(array.reshape((1,) * layout.leading + array.shape))

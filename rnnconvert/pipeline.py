@@ -1,0 +1,281 @@
+"""The pipeline: open, plan, copy, patch, verify the copy, publish.
+
+report = convert("model.h5", "out.h5")
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rnnconvert.containers import keras_h5
+from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
+from rnnconvert.containers.keras_v3 import save_as_keras
+from rnnconvert.containers.sniff import require_hdf5
+from rnnconvert.errors import (
+    ConversionError,
+    DifferenceError,
+    NotConvertibleError,
+    UnreadableInputError,
+    UsageError,
+)
+from rnnconvert.plan import Plan
+from rnnconvert.planning import hard_sigmoid_flavours, make_plan
+from rnnconvert.publish import (
+    check_output,
+    default_output,
+    publish,
+    temporary_file,
+    write_errors,
+)
+from rnnconvert.report import FileInfo, LevelResult, Report, sha256
+from rnnconvert.verification.levels import Inputs, check_layers, check_weights, suspicious_tensors
+
+LEVELS = ("none", "weights", "layers")
+CONTAINERS = ("h5", "keras", "weights")
+SUFFIX = ".portable"
+_EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras"}
+_MODEL_LEVEL = (LevelResult("skipped", reason="not built yet"),)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a conversion, as the command line names them.
+
+    Attributes:
+        to: "h5", "keras" or "weights"; None follows the output's name, else the input.
+        verify: how deep: one of LEVELS.
+        target: "keras3" or "keras2", where one file can't serve both.
+        optimizer: "convert" or "drop".
+        force: overwrite an existing output.
+        in_place: replace the input, atomically.
+        dry_run: do everything, verification included, and write nothing.
+        check: only plan; the report says whether the input needs conversion.
+        hashes: put SHA-256 of input and output into the report.
+        inputs: of the level `layers`.
+    """
+
+    to: str | None = None
+    verify: str = "layers"
+    target: str = "keras3"
+    optimizer: str = "convert"
+    force: bool = False
+    in_place: bool = False
+    dry_run: bool = False
+    check: bool = False
+    hashes: bool = True
+    inputs: Inputs = field(default_factory=Inputs)
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("to", self.to, (None, *CONTAINERS)),
+            ("verify", self.verify, LEVELS),
+            ("target", self.target, ("keras3", "keras2")),
+            ("optimizer", self.optimizer, ("convert", "drop")),
+        )
+        for name, value, known in choices:
+            if value not in known:
+                listed = ", ".join(str(choice) for choice in known if choice)
+                raise UsageError(f"{name}={value!r}: expected one of {listed}")
+
+
+def run(source: Path, output: Path | None, options: Options) -> Report:
+    """Convert one file. A ConversionError that is raised carries a partial report, if there is one.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    try:
+        return _run(source, output, options)
+    except ConversionError as error:
+        error.path = error.path or str(source)
+        raise
+
+
+def _run(source: Path, output: Path | None, options: Options) -> Report:
+    require_hdf5(source)
+    before = source.stat()
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+        plan = make_plan(file, target=options.target, optimizer=options.optimizer, to=to)
+        report = _first_report("cudnn-to-keras", file, plan, options)
+        if plan.problems:
+            raise _with_report(
+                NotConvertibleError("\n".join(plan.problems)),
+                replace(report, verdict="not-convertible"),
+            )
+        same_container = to == ("h5" if file.container == keras_h5.MODEL else "weights")
+        if plan.is_empty and same_container:
+            return replace(report, verdict="nothing-to-convert")
+        if options.check:
+            return report
+        output = _output_path(source, output, to, options)
+        check_output(source, output, force=options.force or options.dry_run,
+                     in_place=options.in_place)  # fmt: skip
+        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        with temporary_file(directory, ".h5") as temporary:
+            with write_errors(output):
+                keras_h5.copy_file(source, temporary)
+                keras_h5.apply(plan, file, temporary)
+            report = _verify(report, plan, file, temporary, options)
+            with _finished(file, plan, temporary, to, output) as final:
+                _require_unchanged(source, before)
+                info = _output_info(final, output, to, file, options)
+                if not options.dry_run:
+                    publish(final, output)
+    return replace(report, output=None if options.dry_run else info)
+
+
+def _target_container(file: KerasH5, output: Path | None, options: Options) -> str:
+    """The output's container: asked for, or by the output's name, or the input's own."""
+    own = "h5" if file.container == keras_h5.MODEL else "weights"
+    to = options.to
+    if to is None and output is not None:
+        to = _EXTENSIONS.get(output.suffix, own)
+        if to == "h5":
+            to = own
+    to = to or own
+    if own == "weights" and to == "h5":
+        to = "weights"
+    if own == "weights" and to == "keras":
+        raise NotConvertibleError(
+            "a weights-only file holds no architecture, so no .keras model can be made of it"
+        )
+    return to
+
+
+def _output_path(source: Path, output: Path | None, to: str, options: Options) -> Path:
+    if options.in_place:
+        if output is not None:
+            raise UsageError("--in-place and an output exclude each other")
+        if to == "keras":
+            raise UsageError("--in-place keeps the container; it can't go with --to keras")
+        return source
+    extension = {"keras": ".keras", "weights": None, "h5": None}[to]
+    if output is None:
+        suffix = ".weights" + SUFFIX if to == "weights" and options.to == "weights" else SUFFIX
+        return default_output(source, suffix, extension)
+    if output.is_dir():
+        return output / default_output(source, SUFFIX, extension).name
+    return output
+
+
+def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> Report:
+    skipped = LevelResult("skipped", reason="not reached")
+    return Report(
+        command=command,
+        input=describe_file(file, with_hash=options.hashes),
+        layers=plan.sites,
+        config_changes=plan.config_changes,
+        optimizer=plan.optimizer,
+        weights_level=skipped,
+        layers_level=skipped,
+        model_level=_MODEL_LEVEL,
+        target_points=plan.target_points,
+        warnings=plan.warnings,
+        problems=plan.problems,
+    )
+
+
+def describe_file(file: KerasH5, *, with_hash: bool) -> FileInfo:
+    return FileInfo(
+        path=str(file.path),
+        bytes=file.path.stat().st_size,
+        container=file.container,
+        sha256=sha256(file.path) if with_hash else None,
+        keras_version=file.keras_version,
+        backend=file.backend,
+    )
+
+
+def _output_info(final: Path, output: Path, to: str, file: KerasH5, options: Options) -> FileInfo:
+    container = {"h5": keras_h5.MODEL, "weights": keras_h5.WEIGHTS, "keras": "keras"}[to]
+    return FileInfo(
+        path=str(output),
+        bytes=final.stat().st_size,
+        container=container,
+        sha256=sha256(final) if options.hashes else None,
+        keras_version=file.keras_version,
+        backend=file.backend,
+    )
+
+
+def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: Options) -> Report:
+    """Verify the patched copy as deep as asked for.
+
+    Raises:
+        DifferenceError: a level failed; it carries the report.
+    """
+    if options.verify == "none":
+        asked = LevelResult("skipped", reason="not asked for (--verify none)")
+        return replace(report, weights_level=asked, layers_level=asked,
+                       model_level=(asked,), verdict="unverified")  # fmt: skip
+    with open_keras_h5(written) as copy:
+        _require_portable(copy, plan, options)
+        weights = check_weights(plan, file, copy)
+        layers = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
+        if options.verify == "layers" and weights.status == "passed":
+            flavours = hard_sigmoid_flavours(file, copy)
+            layers = check_layers(plan, file, copy, flavours, options.inputs)
+    warnings = (*report.warnings, *suspicious_tensors(plan, file))
+    report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
+                     verdict="equivalent")  # fmt: skip
+    for name, level in (("weights", weights), ("layers", layers)):
+        if level.status == "failed":
+            raise _with_report(
+                DifferenceError(_describe_failure(name, level)),
+                replace(report, verdict="different"),
+            )
+    return report
+
+
+def _describe_failure(name: str, level: LevelResult) -> str:
+    if level.max_abs is None:
+        return f"verification failed at level {name}: {level.detail}"
+    return (
+        f"verification failed at level {name}: {level.worst} differs by {level.max_abs:.3g}, "
+        f"tolerance {level.tolerance:.3g}; nothing was written"
+    )
+
+
+def _require_portable(copy: KerasH5, plan: Plan, options: Options) -> None:
+    """The copy, opened like any input, must need nothing more."""
+    again = make_plan(copy, target=options.target)
+    if again.problems or not again.is_empty:
+        left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
+        raise DifferenceError(
+            "the written file still needs conversion, a bug of rnnconvert: "
+            + "; ".join(left or [change.target.path for change in again.tensor_changes])
+        )
+
+
+def _require_unchanged(source: Path, before: os.stat_result) -> None:
+    now = source.stat()
+    keys = ("st_ino", "st_size", "st_mtime_ns")
+    if any(getattr(now, key) != getattr(before, key) for key in keys):
+        raise UnreadableInputError("the input was changed while it was converted; try again")
+
+
+def _with_report(error: ConversionError, report: Report) -> ConversionError:
+    error.report = report
+    return error
+
+
+@contextmanager
+def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path) -> Iterator[Path]:
+    """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
+    if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
+        yield temporary
+        return
+    extension = ".keras" if to == "keras" else ".h5"
+    with temporary_file(temporary.parent, extension) as final:
+        with write_errors(output):
+            if to == "weights":
+                keras_h5.extract_weights(temporary, final)
+            else:
+                save_as_keras(temporary, final, plan)
+        yield final

@@ -1,0 +1,284 @@
+"""From an opened Keras HDF5 file to the plan of its conversion. Nothing is written here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rnnconvert.containers.keras_h5 import HARD_SIGMOID_MARK, MODEL, KerasH5
+from rnnconvert.edits import merged_slots_agree
+from rnnconvert.keras_config import port, recurrent_layers
+from rnnconvert.keras_config.port import Ported
+from rnnconvert.keras_config.recurrent import CONV_CLASSES, GRU_CLASSES, LSTM_CLASSES
+from rnnconvert.keras_config.repairs import EXPLICIT_RECURRENT_ACTIVATION
+from rnnconvert.keras_config.training import optimizer_class
+from rnnconvert.keras_config.tree import layer_name, parse_version, root, show_path, walk
+from rnnconvert.keras_optimizer import (
+    OptimizerState,
+    Unresolved,
+    in_keras_order,
+    resolve,
+    slot_power,
+)
+from rnnconvert.layouts import CELLS, find, gate_slices
+from rnnconvert.plan import (
+    Edit,
+    OptimizerPlan,
+    Plan,
+    Relay,
+    Scale,
+    Site,
+    SiteChange,
+    Tensor,
+    TensorChange,
+)
+from rnnconvert.sites import find_by_config, find_by_shapes
+
+HARD_SIGMOID_RATIO = 1.2
+"""Keras 2's hard_sigmoid is clip(0.2x+0.5), Keras 3's clip(x/6+0.5): old(x) = new(1.2x)."""
+
+KERAS3_H5_OPTIMIZER = (
+    "Keras 3 restores no optimizer state from an .h5 file, not even from its own (fit then fails "
+    "with 'Unknown variable'): use --to keras to carry the state over, or --target keras2 to keep "
+    "it in the .h5 for Keras 2"
+)
+
+
+def make_plan(
+    file: KerasH5, *, target: str = "keras3", optimizer: str = "convert", to: str = "h5"
+) -> Plan:
+    """Plan the conversion of an opened file.
+
+    Args:
+        file: the input.
+        target: "keras3" or "keras2", where one file can't serve both.
+        optimizer: "convert" or "drop".
+        to: the output's container; it decides whether optimizer state can be kept.
+    """
+    if file.container != MODEL:
+        return _plan_weights_only(file)
+    config = file.model_config
+    if config is None:
+        return Plan(problems=("the file has weights but no model_config attribute",))
+    ported = port(config, file.training_config, file.keras_version, target)
+    found = find_by_config(file.groups, recurrent_layers(config))
+    flavour = _hard_sigmoid_flavour(file)
+    sites = tuple(
+        _plan_site(_with_default_activation(site, file.keras_version), flavour, target)
+        for site in found.sites
+    )
+    problems = [*ported.problems, *found.problems]
+    if target == "keras3" and flavour == "keras2":
+        problems += _other_hard_sigmoids(config)
+    scaled = any(isinstance(c.edit, Scale) for site in sites for c in site.changes)
+    points = list(ported.target_points)
+    points += _hard_sigmoid_points(sites, flavour, target)
+    plan = Plan(
+        sites=sites,
+        model_config=ported.model if ported.model != config else None,
+        training_config=ported.training,
+        drop_training=file.training_config is not None and ported.training is None,
+        config_changes=ported.changes,
+        attributes=((HARD_SIGMOID_MARK, target),) if scaled else (),
+        warnings=(*ported.warnings, *found.warnings),
+        problems=tuple(problems),
+        target_points=tuple(points),
+    )
+    if problems or (plan.is_empty and optimizer == "convert" and to == "h5"):
+        return replace(plan, optimizer=_untouched_optimizer(file))
+    return replace(plan, optimizer=_plan_optimizer(file, plan, ported, target, optimizer, to))
+
+
+def _plan_weights_only(file: KerasH5) -> Plan:
+    found = find_by_shapes(file.groups)
+    sites = tuple(_plan_site(site, "", "") for site in found.sites)
+    warnings = list(found.warnings)
+    version = parse_version(file.keras_version)
+    plain = [s.site for s in sites if not s.site.is_cudnn and s.site.cell != "rnn_tanh"]
+    if plain and (version is None or version < EXPLICIT_RECURRENT_ACTIVATION):
+        warnings.append(
+            "plain LSTM or GRU weights of Keras < 2.3, whose default was hard_sigmoid, another "
+            "function in Keras 3; a weights-only file does not say which activation they need"
+        )
+    return Plan(sites=sites, warnings=tuple(warnings), problems=tuple(found.problems))
+
+
+def _plan_site(site: Site, flavour: str, target: str) -> SiteChange:
+    """What happens to one recurrent layer: relayed, rescaled, or left as it is."""
+    if site.is_cudnn:
+        changes = tuple(
+            TensorChange(tensor, _relayed(site, kind, tensor), _relay(site, kind))
+            for kind, tensor in site.tensors.items()
+        )
+        return SiteChange(site, "keras", changes)
+    if site.recurrent_activation == "hard_sigmoid" and (flavour, target) == ("keras2", "keras3"):
+        edit = Scale(_sigmoid_columns(site), HARD_SIGMOID_RATIO)
+        changes = tuple(TensorChange(t, t, edit) for t in site.tensors.values())
+        return SiteChange(site, site.layout, changes)
+    return SiteChange(site, site.layout)
+
+
+def _relay(site: Site, kind: str, *, is_slot: bool = False) -> Relay:
+    return Relay(kind, site.stored_as(site.layout), find("keras", site.cell), site.units, is_slot)
+
+
+def _relayed(site: Site, kind: str, tensor: Tensor) -> Tensor:
+    """The tensor as it will be: only a bias changes its shape."""
+    if kind != "bias":
+        return tensor
+    gates = len(CELLS[site.cell].gates)
+    columns = gates * site.units
+    merged = CELLS[site.cell].merges_biases
+    return replace(tensor, shape=(columns,) if merged else (2, columns))
+
+
+def _sigmoid_columns(site: Site) -> tuple[tuple[int, int], ...]:
+    cell = "lstm" if site.cell == "conv_lstm" else site.cell
+    slices = gate_slices(find("keras", cell), site.units)
+    return tuple((slices[g].start, slices[g].stop) for g in CELLS[cell].sigmoid_gates)
+
+
+# --- hard_sigmoid ---------------------------------------------------------------------------
+
+
+def _hard_sigmoid_flavour(file: KerasH5) -> str:
+    """Whose hard_sigmoid the file's weights were trained or made for."""
+    if file.hard_sigmoid_mark:
+        return file.hard_sigmoid_mark
+    version = parse_version(file.keras_version)
+    return "keras3" if version is not None and version[0] >= 3 else "keras2"
+
+
+def _with_default_activation(site: Site, keras_version: str | None) -> Site:
+    """A config that does not name the recurrent activation means its Keras' default."""
+    gated = (*LSTM_CLASSES, *GRU_CLASSES, *CONV_CLASSES)
+    if site.recurrent_activation is not None or site.class_name not in gated:
+        return site
+    version = parse_version(keras_version)
+    old = version is None or version < EXPLICIT_RECURRENT_ACTIVATION
+    hard = old or site.class_name in CONV_CLASSES
+    return replace(site, recurrent_activation="hard_sigmoid" if hard else "sigmoid")
+
+
+def _hard_sigmoid_points(sites: tuple[SiteChange, ...], flavour: str, target: str) -> list[str]:
+    paths = [s.site.path for s in sites if s.site.recurrent_activation == "hard_sigmoid"]
+    if not paths or flavour != "keras2":
+        return []
+    if target == "keras3":
+        return [
+            f"{path}: hard_sigmoid of Keras 2 kept, its gates scaled by 1.2 for Keras 3's function"
+            for path in paths
+        ]
+    return [
+        f"{path}: hard_sigmoid left as Keras 2 computes it; Keras 3's is another function"
+        for path in paths
+    ]
+
+
+def _other_hard_sigmoids(config: dict[str, object]) -> list[str]:
+    return [
+        f"{show_path(node.path)}: {node.class_name} with activation hard_sigmoid, which is another "
+        "function in Keras 3 (slope 1/6, not 0.2); use --target keras2 to leave it"
+        for node in walk(root(config))
+        if node.config.get("activation") == "hard_sigmoid"
+    ]
+
+
+# --- optimizer ------------------------------------------------------------------------------
+
+
+def _untouched_optimizer(file: KerasH5) -> OptimizerPlan:
+    """Nothing is written, so nothing happens to the state."""
+    if not file.optimizer_tensors:
+        return OptimizerPlan()
+    return OptimizerPlan("converted", notes=("left as it is",))
+
+
+def _plan_optimizer(
+    file: KerasH5, plan: Plan, ported: Ported, target: str, optimizer: str, to: str
+) -> OptimizerPlan:
+    if to == "weights" or not file.optimizer_tensors:
+        return OptimizerPlan()
+    if optimizer == "drop":
+        return OptimizerPlan("dropped", notes=("as asked for (--optimizer drop)",))
+    if file.training_config is None or ported.training is None:
+        return OptimizerPlan("dropped", notes=("there is no training config to go with it",))
+    if target == "keras3" and to == "h5":
+        return OptimizerPlan("dropped", notes=(KERAS3_H5_OPTIMIZER,))
+    name = optimizer_class(file.training_config)
+    trainable = trainable_tensors(file)
+    try:
+        state = resolve(file.optimizer_tensors, trainable, name)
+        changes = [c for site in plan.sites for c in _slot_changes(file, site, state, name)]
+    except Unresolved as error:
+        return OptimizerPlan("dropped", notes=(f"its variables could not be told apart: {error}",))
+    except _SlotsDisagree as error:
+        return OptimizerPlan("dropped", notes=(str(error),))
+    notes = []
+    if any(isinstance(c.edit, Relay) and c.edit.merges for c in changes):
+        notes.append(
+            "a merged bias keeps the slot of its halves, which agree; it moves by half the step "
+            "that the two halves moved by together"
+        )
+    if any(isinstance(c.edit, Scale) for c in changes):
+        notes.append("slots of rescaled gates are rescaled; training is resumable, not identical")
+    order = tuple(
+        tensor.path.removeprefix("optimizer_weights/")
+        for tensor in in_keras_order(state, trainable)
+    )
+    return OptimizerPlan("converted", order, tuple(changes), tuple(notes))
+
+
+class _SlotsDisagree(Exception):
+    """The slots of a merged bias' two halves differ, so no slot of the sum is right."""
+
+
+def _slot_changes(
+    file: KerasH5, change: SiteChange, state: OptimizerState, optimizer: str
+) -> list[TensorChange]:
+    site = change.site
+    found = []
+    for kind, weight in site.tensors.items():
+        edit = next((c.edit for c in change.changes if c.source.path == weight.path), None)
+        for slot in state.of(weight) if edit is not None else []:
+            assert edit is not None
+            slot_edit = _slot_edit(site, kind, edit, slot.kind, optimizer)
+            target = slot.tensor
+            if isinstance(slot_edit, Relay):
+                target = _relayed(site, kind, slot.tensor)
+                if slot_edit.merges and not merged_slots_agree(file.read(slot.tensor.path)):
+                    raise _SlotsDisagree(
+                        f"the two halves of {slot.tensor.path} disagree, so their merged bias "
+                        "has no exact slot"
+                    )
+            if slot_edit is not None:
+                found.append(TensorChange(slot.tensor, target, slot_edit))
+    return found
+
+
+def _slot_edit(site: Site, kind: str, edit: Edit, slot: str, optimizer: str) -> Edit | None:
+    """The edit of a slot that follows from its weight's."""
+    if isinstance(edit, Relay):
+        return _relay(site, kind, is_slot=True)
+    power = slot_power(slot, optimizer)
+    return Scale(edit.columns, edit.factor**-power) if power else None
+
+
+def trainable_tensors(file: KerasH5) -> list[Tensor]:
+    """The model's trainable weights in the model's order."""
+    frozen = set()
+    for node in walk(root(file.model_config or {})):
+        if node.config.get("trainable") is False and node.role != "model":
+            frozen |= {layer_name(below.entry) for below in walk(node)}
+    found = []
+    for group, tensors in file.groups.items():
+        for tensor in tensors:
+            parts = {group, *tensor.name.split("/")[:-1]}
+            statistics = tensor.name.split("/")[-1] in ("moving_mean", "moving_variance")
+            if not statistics and not parts & frozen:
+                found.append(tensor)
+    return found
+
+
+def hard_sigmoid_flavours(source: KerasH5, written: KerasH5) -> tuple[str, str]:
+    """Whose hard_sigmoid the weights of source and written file are made for."""
+    return _hard_sigmoid_flavour(source), _hard_sigmoid_flavour(written)

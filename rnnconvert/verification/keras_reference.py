@@ -1,0 +1,86 @@
+"""Keras' equations of LSTM, GRU and SimpleRNN on Keras' weights. float64.
+
+Written from the documentation of the Keras layers: `z = x @ kernel + h @ recurrent_kernel + bias`,
+columns split into i, f, c, o (LSTM) or z, r, h (GRU). It shares no code with `layouts`, nor with
+the other reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float = NDArray[np.float64]
+
+
+def sigmoid(x: Float) -> Float:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
+    "tanh": np.tanh,
+    "sigmoid": sigmoid,
+    "linear": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "hard_sigmoid/keras2": lambda x: np.clip(0.2 * x + 0.5, 0.0, 1.0),
+    "hard_sigmoid/keras3": lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
+    "softsign": lambda x: x / (1.0 + np.abs(x)),
+    "softplus": lambda x: np.logaddexp(x, 0.0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
+}
+
+
+def run(
+    cell: str,
+    tensors: Mapping[str, Any],
+    x: Float,
+    h: Float,
+    c: Float | None = None,
+    *,
+    activation: str = "tanh",
+    recurrent_activation: str = "sigmoid",
+) -> tuple[Float, Float, Float | None]:
+    """Run one direction of one plain layer.
+
+    Args:
+        cell: "lstm", "gru" (reset_after=True), "gru_reset_before", "rnn_tanh" or "rnn_relu".
+        tensors: "kernel" (input_dim, gates*units), "recurrent_kernel" (units, gates*units) and,
+            unless the layer has none, "bias".
+        x: input, (batch, time, input_dim).
+        h, c: initial states, (batch, units); c for an lstm only.
+        activation, recurrent_activation: keys of ACTIVATIONS.
+
+    Returns:
+        Outputs (batch, time, units), last h, last c (None but for an lstm).
+    """
+    kernel = np.asarray(tensors["kernel"], np.float64)
+    recurrent_kernel = np.asarray(tensors["recurrent_kernel"], np.float64)
+    bias = np.asarray(tensors.get("bias", np.zeros(kernel.shape[1])), np.float64)
+    act, gate = ACTIVATIONS[activation], ACTIVATIONS[recurrent_activation]
+    outputs = []
+    for t in range(x.shape[1]):
+        xt = x[:, t]
+        if cell == "lstm":
+            assert c is not None
+            i, f, g, o = np.split(xt @ kernel + h @ recurrent_kernel + bias, 4, axis=1)
+            c = gate(f) * c + gate(i) * act(g)
+            h = gate(o) * act(c)
+        elif cell == "gru":
+            rows = bias if bias.ndim == 2 else np.stack([bias, np.zeros_like(bias)])
+            xz, xr, xh = np.split(xt @ kernel + rows[0], 3, axis=1)
+            hz, hr, hh = np.split(h @ recurrent_kernel + rows[1], 3, axis=1)
+            z, r = gate(xz + hz), gate(xr + hr)
+            h = z * h + (1 - z) * act(xh + r * hh)
+        elif cell == "gru_reset_before":
+            uz, ur, uh = np.split(recurrent_kernel, 3, axis=1)
+            xz, xr, xh = np.split(xt @ kernel + bias, 3, axis=1)
+            z, r = gate(xz + h @ uz), gate(xr + h @ ur)
+            h = z * h + (1 - z) * act(xh + (r * h) @ uh)
+        else:
+            h = act(xt @ kernel + h @ recurrent_kernel + bias)
+        outputs.append(h)
+    return np.stack(outputs, axis=1), h, c

@@ -1,0 +1,219 @@
+"""The levels `weights` and `layers`: the written file against its source, site by site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from rnnconvert.edits import check_edit
+from rnnconvert.plan import Plan, Relay, Scale, SiteChange
+from rnnconvert.report import LevelResult
+from rnnconvert.verification import cudnn_reference, keras_reference
+
+TIMESTEPS = 7
+BATCH = 3
+_EPS64 = float(np.finfo(np.float64).eps)
+
+
+class Reader(Protocol):
+    """An opened container, as far as verification needs it."""
+
+    def dataset(self, path: str) -> Any: ...
+
+    def read(self, path: str) -> np.ndarray[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How the random inputs of the level `layers` are made."""
+
+    seed: int = 0
+    batch: int = BATCH
+    timesteps: int = TIMESTEPS
+    rtol: float | None = None
+    atol: float | None = None
+
+
+def check_weights(plan: Plan, source: Reader, written: Reader) -> LevelResult:
+    """Every changed tensor relayed in reverse gives the source's bits; sums within half an ulp."""
+    exact = merged = scaled = 0
+    for change in (*plan.tensor_changes, *plan.optimizer.changes):
+        here = source.dataset(change.source.path)
+        there = written.dataset(change.target.path)
+        difference = check_edit(change.edit, here, there)
+        if difference:
+            return LevelResult(
+                "failed", detail=f"{change.target.path}: {difference}", worst=change.target.path
+            )
+        if isinstance(change.edit, Scale):
+            scaled += 1
+        elif change.edit.merges and not change.edit.is_slot:
+            merged += 1
+        else:
+            exact += 1
+    parts = [f"round trip bit-exact on {exact} tensors"]
+    if merged:
+        parts.append(f"{merged} merged biases within 0.5 ulp")
+    if scaled:
+        parts.append(f"{scaled} rescaled tensors within 0.5 ulp")
+    return LevelResult("passed", detail=", ".join(parts))
+
+
+def suspicious_tensors(plan: Plan, source: Reader) -> list[str]:
+    """Warnings about weights that no training leaves behind: NaN, infinity, an all-zero kernel."""
+    found = []
+    for site in plan.sites:
+        for kind, tensor in site.site.tensors.items():
+            values = source.dataset(tensor.path)
+            finite, nonzero = True, False
+            for block in _blocks(values):
+                finite = finite and bool(np.isfinite(block).all())
+                nonzero = nonzero or bool(block.any())
+            if not finite:
+                found.append(f"{site.site.path}: {tensor.path} holds NaN or infinity")
+            elif not nonzero and kind != "bias":
+                found.append(f"{site.site.path}: {tensor.path} is all zeros")
+    return found
+
+
+def _blocks(dataset: Any) -> Iterable[Any]:
+    rows = max(1, 2**22 // max(1, int(np.prod(dataset.shape[1:]))))
+    for start in range(0, dataset.shape[0], rows):
+        yield dataset[start : start + rows]
+
+
+def check_layers(
+    plan: Plan, source: Reader, written: Reader, flavours: tuple[str, str], inputs: Inputs
+) -> LevelResult:
+    """The source's equations on the source's weights against Keras' on the written ones.
+
+    Args:
+        flavours: whose hard_sigmoid the source's and the written file's weights are made for.
+    """
+    generator = np.random.default_rng(inputs.seed)
+    worst = LevelResult("passed", device="cpu", max_abs=0.0, max_rel=0.0, tolerance=0.0)
+    worst_ratio = -1.0
+    ran, skipped = 0, []
+    for change in plan.sites:
+        if not change.changes:
+            continue
+        if change.site.cell == "conv_lstm":
+            skipped.append(f"{change.site.path} ({change.site.class_name}: weights level only)")
+            continue
+        missing = _unknown_activation(change)
+        if missing:
+            skipped.append(f"{change.site.path} (activation {missing} is not known here)")
+            continue
+        result = _check_site(change, source, written, flavours, generator, inputs)
+        ran += 1
+        assert result.max_abs is not None
+        assert result.tolerance
+        ratio = result.max_abs / result.tolerance if np.isfinite(result.max_abs) else np.inf
+        if ratio > worst_ratio:
+            worst, worst_ratio = result, ratio
+    if not ran:
+        reason = "; ".join(skipped) or "no recurrent layer changes its weights"
+        return LevelResult("skipped", reason=reason)
+    detail = f"{ran} layers, {inputs.timesteps} time steps, batch {inputs.batch}, random states"
+    if skipped:
+        detail += f"; not run: {'; '.join(skipped)}"
+    return LevelResult(
+        "passed" if worst_ratio <= 1 else "failed",
+        detail=detail,
+        device="cpu",
+        max_abs=worst.max_abs,
+        max_rel=worst.max_rel,
+        tolerance=worst.tolerance,
+        worst=worst.worst,
+    )
+
+
+def _unknown_activation(change: SiteChange) -> str | None:
+    for name in (change.site.activation, change.site.recurrent_activation):
+        if name not in (None, "hard_sigmoid", *keras_reference.ACTIVATIONS):
+            return name
+    return None
+
+
+def _check_site(
+    change: SiteChange,
+    source: Reader,
+    written: Reader,
+    flavours: tuple[str, str],
+    generator: np.random.Generator,
+    inputs: Inputs,
+) -> LevelResult:
+    site = change.site
+    old = {kind: source.read(tensor.path) for kind, tensor in site.tensors.items()}
+    new = {kind: written.read(tensor.path) for kind, tensor in site.tensors.items()}
+    x = generator.standard_normal((inputs.batch, inputs.timesteps, site.input_dim))
+    h = generator.standard_normal((inputs.batch, site.units)) * 0.5
+    c = generator.standard_normal((inputs.batch, site.units)) if site.cell == "lstm" else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if site.is_cudnn:
+            expected = cudnn_reference.run(site.cell, old, x, h, c)
+            found = keras_reference.run(site.cell, new, x, h, c)
+        else:
+            expected = _run_plain(site.cell, old, x, h, c, change, flavours[0])
+            found = _run_plain(site.cell, new, x, h, c, change, flavours[1])
+    return _compare(change, old, expected, found, inputs)
+
+
+def _run_plain(
+    cell: str, tensors: dict[str, Any], x: Any, h: Any, c: Any, change: SiteChange, flavour: str
+) -> tuple[Any, ...]:
+    recurrent = change.site.recurrent_activation or "sigmoid"
+    if recurrent == "hard_sigmoid":
+        recurrent = f"hard_sigmoid/{flavour}"
+    return keras_reference.run(
+        cell, tensors, x, h, c,
+        activation=change.site.activation or "tanh", recurrent_activation=recurrent,
+    )  # fmt: skip
+
+
+def _compare(
+    change: SiteChange, old: dict[str, Any], expected: Any, found: Any, inputs: Inputs
+) -> LevelResult:
+    tolerance = layer_tolerance(change, old, inputs.timesteps)
+    scale = max(float(np.nanmax(np.abs(part))) for part in expected if part is not None)
+    if inputs.atol is not None or inputs.rtol is not None:
+        tolerance = (inputs.atol or 0.0) + (inputs.rtol or 0.0) * scale
+    worst, max_abs, max_rel = "", 0.0, 0.0
+    for name, a, b in zip(("output", "h", "c"), expected, found, strict=True):
+        if a is None:
+            continue
+        difference = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b))
+        difference = np.where(np.isnan(difference), np.inf, difference)
+        place = np.unravel_index(int(np.argmax(difference)), difference.shape)
+        if difference[place] >= max_abs:
+            max_abs = float(difference[place])
+            max_rel = max_abs / max(float(abs(a[place])), 1e-300) if max_abs else 0.0
+            worst = f"{change.site.path} {name}[{', '.join(str(int(i)) for i in place)}]"
+    return LevelResult("passed", max_abs=max_abs, max_rel=max_rel, tolerance=tolerance, worst=worst)
+
+
+def layer_tolerance(change: SiteChange, old: dict[str, Any], timesteps: int) -> float:
+    """How far two float64 runs of one layer may differ; docs/verification.md derives it.
+
+    Summing d+U products in another order: (d+U) * eps64 for each time step. A weight that was
+    rounded once (a merged bias, a rescaled gate) moves a gate by at most eps/2 of its dtype times
+    the sum of what was rounded.
+    """
+    site = change.site
+    width = site.input_dim + site.units
+    tolerance = 8.0 * timesteps * width * _EPS64
+    eps = float(np.finfo(old["kernel"].dtype).eps)
+    if any(isinstance(c.edit, Relay) and c.edit.merges for c in change.changes):
+        largest = float(np.nanmax(np.abs(old["bias"].astype(np.float64)))) * 2
+        tolerance += 2.0 * timesteps * eps * max(largest, 1.0)
+    if any(isinstance(c.edit, Scale) for c in change.changes):
+        rows = sum(
+            float(np.nanmax(np.abs(values.astype(np.float64)).sum(axis=0)))
+            for values in old.values()
+            if values.ndim == 2
+        )
+        tolerance += 2.0 * timesteps * eps * max(rows, 1.0)
+    return tolerance
