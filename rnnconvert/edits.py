@@ -1,7 +1,7 @@
 """Doing an edit, and checking that it was done: from one stored array to another, gate by gate.
 
 `source` and `target` are anything that reads and writes by slices: h5py datasets, numpy arrays.
-At most a gate's block (and its transpose) is in memory at a time.
+At most one tensor and what is made of it is in memory at a time; of a large one, one gate.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from rnnconvert.plan import Edit, Relay, Scale
 
 _STRIP = 128
 """Rows transposed at once: a strip of this many fits the cache."""
+_WHOLE = 40 * 2**20
+"""Tensors up to this size are read and written at once; larger ones gate by gate."""
 
 
 def apply_edit(edit: Edit, source: Any, target: Any) -> None:
     """Write into `target` what `edit` makes of `source`."""
+    if source.nbytes > _WHOLE or isinstance(source, np.ndarray):
+        _apply(edit, source, target)
+        return
+    made = np.empty(target.shape, target.dtype)
     if isinstance(edit, Scale):
-        for start, stop in edit.columns:
-            target[..., start:stop] = _scaled(source[..., start:stop], edit.factor)
-    elif edit.kind == "bias":
-        target[...] = _relayed_bias(edit, source[...])
-    else:
-        for here, there in _gate_pairs(edit):
-            block = relay_block(edit.source.matrix, edit.target.matrix, source[:, here])
-            target[:, there] = contiguous(block)
+        made[...] = source[...]
+    _apply(edit, source[...], made)
+    target[...] = made
 
 
 def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
@@ -54,15 +55,46 @@ def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
     return None
 
 
+def whole(stored: Any) -> Any:
+    """The array itself where it is small enough to be read at once, else the stored form."""
+    return stored[...] if stored.nbytes <= _WHOLE else stored
+
+
+def _apply(edit: Edit, source: Any, target: Any) -> None:
+    if isinstance(edit, Scale):
+        for start, stop in edit.columns:
+            target[..., start:stop] = _scaled(source[..., start:stop], edit.factor)
+    elif edit.kind == "bias":
+        target[...] = _relayed_bias(edit, source[...])
+    else:
+        for here, there in _gate_pairs(edit):
+            block = relay_block(edit.source.matrix, edit.target.matrix, source[:, here])
+            _assign(target, there, block)
+
+
+def _assign(target: Any, columns: slice, block: Array) -> None:
+    """`target[:, columns] = block`; a transposed block goes in strips, three times as fast."""
+    if not isinstance(target, np.ndarray):
+        target[:, columns] = contiguous(block)
+    elif block.flags.f_contiguous and not block.flags.c_contiguous:
+        _transpose(block.T, target[:, columns])
+    else:
+        target[:, columns] = block
+
+
 def contiguous(block: Array) -> Array:
-    """A C-contiguous copy; a transposed matrix is copied in strips, three times as fast."""
+    """A C-contiguous copy of a gate's block, or the block itself if it is that."""
     if block.flags.c_contiguous or block.ndim != 2 or not block.flags.f_contiguous:
         return np.ascontiguousarray(block)
-    rows = block.T  # C-contiguous
     out = np.empty(block.shape, block.dtype)
+    _transpose(block.T, out)
+    return out
+
+
+def _transpose(rows: Array, out: Array) -> None:
+    """`out[...] = rows.T` in strips that fit the cache."""
     for start in range(0, rows.shape[0], _STRIP):
         out[:, start : start + _STRIP] = rows[start : start + _STRIP].T
-    return out
 
 
 def _gate_pairs(edit: Relay) -> Iterator[tuple[slice, slice]]:
@@ -118,4 +150,4 @@ def _check_half_ulp(exact: Any, found: Array) -> str | None:
     return f"{int(wrong.sum())} values are off by over half an ulp, the first at {place}"
 
 
-__all__ = ["apply_edit", "check_edit", "contiguous", "merged_slots_agree"]
+__all__ = ["apply_edit", "check_edit", "contiguous", "merged_slots_agree", "whole"]

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.containers.keras_h5 import describe, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
 from rnnconvert.errors import ConversionError
 from rnnconvert.keras_config.tree import children, layer_name, root
-from rnnconvert.pipeline import describe_file
 from rnnconvert.plan import Plan
 from rnnconvert.planning import make_plan
 from rnnconvert.report import FileInfo, tool_versions
@@ -85,7 +84,7 @@ def run(path: Path, *, target: str = "keras3", hashes: bool = True) -> Inspectio
                 LayerSummary(name, classes.get(name, ""), sum(t.size for t in tensors))
                 for name, tensors in file.groups.items()
             )
-            return Inspection(describe_file(file, with_hash=hashes), model, plan)
+            return Inspection(describe(file, with_hash=hashes), model, plan)
     except ConversionError as error:
         error.path = error.path or str(path)
         raise

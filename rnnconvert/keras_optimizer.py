@@ -84,10 +84,12 @@ def resolve(tensors: list[Tensor], trainable: list[Tensor], optimizer: str) -> O
     return OptimizerState(iteration, tuple(slots))
 
 
-def in_keras_order(state: OptimizerState, trainable: list[Tensor]) -> list[Tensor]:
-    """The state's variables as the optimizers of Keras 2.11 and later hold them.
+def in_order(state: OptimizerState, trainable: list[Tensor], *, interleaved: bool) -> list[Tensor]:
+    """The state's variables in the order in which Keras reads them, the step counter first.
 
-    The step counter; Adam's m and v of each weight in turn; any other slot for all weights.
+    Args:
+        interleaved: Adam's m and v of each weight in turn, as the optimizers of Keras 2.11 and
+            later hold them; the legacy ones hold one slot for all weights, then the next.
     """
     kinds = list(dict.fromkeys(slot.kind for slot in state.slots))
     place = {weight.path: index for index, weight in enumerate(trainable)}
@@ -95,7 +97,9 @@ def in_keras_order(state: OptimizerState, trainable: list[Tensor]) -> list[Tenso
     def key(slot: Slot) -> tuple[int, int, int]:
         kind = kinds.index(slot.kind)
         index = place[slot.weight.path]
-        return (0, index, kind) if slot.kind in _INTERLEAVED else (1 + kind, index, 0)
+        return (
+            (0, index, kind) if interleaved and slot.kind in _INTERLEAVED else (1 + kind, index, 0)
+        )
 
     counter = [] if state.iteration is None else [state.iteration]
     return counter + [slot.tensor for slot in sorted(state.slots, key=key)]

@@ -26,6 +26,7 @@ from rnnconvert.errors import (
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
+    READ_FAILED,
     check_output,
     default_output,
     publish,
@@ -33,7 +34,7 @@ from rnnconvert.publish import (
     write_errors,
 )
 from rnnconvert.report import FileInfo, LevelResult, Report, sha256
-from rnnconvert.verification.levels import Inputs, check_layers, check_weights, suspicious_tensors
+from rnnconvert.verification.levels import Inputs, check_layers, check_weights
 
 LEVELS = ("none", "weights", "layers")
 CONTAINERS = ("h5", "keras", "weights")
@@ -94,6 +95,12 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     except ConversionError as error:
         error.path = error.path or str(source)
         raise
+    except OSError as error:
+        if READ_FAILED not in str(error):
+            raise
+        raise UnreadableInputError(
+            f"the data of a tensor can't be read, the file is damaged ({error})", path=str(source)
+        ) from error
 
 
 def _run(source: Path, output: Path | None, options: Options) -> Report:
@@ -119,7 +126,7 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
         directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
-                keras_h5.copy_file(source, temporary)
+                keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
             with _finished(file, plan, temporary, to, output) as final:
@@ -168,7 +175,7 @@ def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> 
     skipped = LevelResult("skipped", reason="not reached")
     return Report(
         command=command,
-        input=describe_file(file, with_hash=options.hashes),
+        input=keras_h5.describe(file, with_hash=options.hashes),
         layers=plan.sites,
         config_changes=plan.config_changes,
         optimizer=plan.optimizer,
@@ -178,17 +185,6 @@ def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> 
         target_points=plan.target_points,
         warnings=plan.warnings,
         problems=plan.problems,
-    )
-
-
-def describe_file(file: KerasH5, *, with_hash: bool) -> FileInfo:
-    return FileInfo(
-        path=str(file.path),
-        bytes=file.path.stat().st_size,
-        container=file.container,
-        sha256=sha256(file.path) if with_hash else None,
-        keras_version=file.keras_version,
-        backend=file.backend,
     )
 
 
@@ -216,12 +212,12 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
                        model_level=(asked,), verdict="unverified")  # fmt: skip
     with open_keras_h5(written) as copy:
         _require_portable(copy, plan, options)
-        weights = check_weights(plan, file, copy)
+        weights, suspicions = check_weights(plan, file, copy)
         layers = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
         if options.verify == "layers" and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
             layers = check_layers(plan, file, copy, flavours, options.inputs)
-    warnings = (*report.warnings, *suspicious_tensors(plan, file))
+    warnings = (*report.warnings, *suspicions)
     report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
                      verdict="equivalent")  # fmt: skip
     for name, level in (("weights", weights), ("layers", layers)):

@@ -179,12 +179,14 @@ class OptimizerPlan:
 
     Attributes:
         order: dataset names for the new `weight_names`, in order (converted only).
+        new_counter: name of a step counter to be made, where the file has none.
         changes: slots that change with their weights.
         notes: sentences for the report.
     """
 
     state: str = "absent"
     order: tuple[str, ...] = ()
+    new_counter: str | None = None
     changes: tuple[TensorChange, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -221,4 +223,6 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """True where the file is fine as it is."""
-        return not (self.tensor_changes or self.config_changes or self.optimizer.changes)
+        optimizer = self.optimizer
+        dropped = optimizer.state == "dropped"
+        return not (self.tensor_changes or self.config_changes or optimizer.changes or dropped)

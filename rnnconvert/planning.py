@@ -10,12 +10,12 @@ from rnnconvert.keras_config import port, recurrent_layers
 from rnnconvert.keras_config.port import Ported
 from rnnconvert.keras_config.recurrent import CONV_CLASSES, GRU_CLASSES, LSTM_CLASSES
 from rnnconvert.keras_config.repairs import EXPLICIT_RECURRENT_ACTIVATION
-from rnnconvert.keras_config.training import optimizer_class
+from rnnconvert.keras_config.training import is_new_generation, optimizer_class
 from rnnconvert.keras_config.tree import layer_name, parse_version, root, show_path, walk
 from rnnconvert.keras_optimizer import (
     OptimizerState,
     Unresolved,
-    in_keras_order,
+    in_order,
     resolve,
     slot_power,
 )
@@ -221,11 +221,15 @@ def _plan_optimizer(
         )
     if any(isinstance(c.edit, Scale) for c in changes):
         notes.append("slots of rescaled gates are rescaled; training is resumable, not identical")
-    order = tuple(
-        tensor.path.removeprefix("optimizer_weights/")
-        for tensor in in_keras_order(state, trainable)
-    )
-    return OptimizerPlan("converted", order, tuple(changes), tuple(notes))
+    interleaved = to == "keras" or is_new_generation(file.training_config)
+    tensors = in_order(state, trainable, interleaved=interleaved)
+    order = [tensor.path.removeprefix("optimizer_weights/") for tensor in tensors]
+    counter = None
+    if state.iteration is None:
+        counter = "iterations:0"
+        order.insert(0, counter)
+        notes.append("Keras kept no step counter for this optimizer then; it starts at 0")
+    return OptimizerPlan("converted", tuple(order), counter, tuple(changes), tuple(notes))
 
 
 class _SlotsDisagree(Exception):

@@ -17,13 +17,18 @@ from pathlib import Path
 from rnnconvert.errors import OutputError, UsageError
 
 PREFIX = ".rnnconvert-"
+READ_FAILED = "Can't synchronously read data"
+"""How HDF5 begins the message of a failed read."""
 
 
 def default_output(source: Path, suffix: str, extension: str | None = None) -> Path:
-    """`model.h5` to `model.portable.h5`; a file without extension just gets the suffix."""
+    """`model.h5` to `model.portable.h5`; a name without a known extension gets `.h5`.
+
+    Keras 3 goes by the extension: it loads no HDF5 file under another name than .h5 or .hdf5.
+    """
     if source.suffix in (".h5", ".hdf5", ".keras"):
         return source.with_name(f"{source.stem}{suffix}{extension or source.suffix}")
-    return source.with_name(f"{source.name}{suffix}{extension or ''}")
+    return source.with_name(f"{source.name}{suffix}{extension or '.h5'}")
 
 
 def check_output(source: Path, output: Path, *, force: bool, in_place: bool) -> None:
@@ -73,6 +78,8 @@ def write_errors(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if READ_FAILED in str(error):
+            raise  # HDF5 failed to read the input, which is not the output's fault
         full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
         reason = "no space left on the device" if full else error.strerror or str(error)
         raise OutputError(f"can't be written: {reason}", path=str(output)) from error

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.recurrent import CONV_CLASSES, RecurrentLayer
+from rnnconvert.layouts.weights import FLOAT_DTYPES
 from rnnconvert.plan import Site, Tensor
 
 _KINDS = ("kernel", "recurrent_kernel", "bias")
@@ -195,8 +196,10 @@ def _matrix_sizes(
             f"{recurrent}; expected a kernel of (input_dim, {gates * units})"
         )
     for tensor in tensors.values():
-        if not tensor.dtype.startswith(("float", "bfloat")):
-            raise _Mismatch(f"{tensor.name}: expected floating point, found {tensor.dtype}")
+        if tensor.dtype not in FLOAT_DTYPES:
+            raise _Mismatch(
+                f"{tensor.name}: expected float16, float32 or float64, found {tensor.dtype}"
+            )
     return kernel[0], units
 
 

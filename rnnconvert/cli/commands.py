@@ -1,19 +1,21 @@
-"""What the commands do with their arguments: call the pipeline for each input, print, count."""
+"""What the commands do with their arguments: call the pipeline for each input, print, count.
+
+Imports stand where they are needed: `inspect` should not wait for what only a conversion uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rnnconvert import inspection, pipeline
 from rnnconvert.cli.output import Output
 from rnnconvert.errors import ConversionError, OutputError, UsageError
-from rnnconvert.pipeline import Options
-from rnnconvert.report import Report
-from rnnconvert.verification.levels import BATCH, TIMESTEPS, Inputs
+
+if TYPE_CHECKING:
+    from rnnconvert.pipeline import Options
+    from rnnconvert.report import Report
 
 NEEDS_WORK = 1
 
@@ -32,6 +34,9 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins."""
+    from rnnconvert.pipeline import Options
+    from rnnconvert.verification.levels import BATCH, TIMESTEPS, Inputs
+
     target = output_path
     inputs = Inputs(seed, batch or BATCH, timesteps or TIMESTEPS, rtol, atol)
     chosen = Options(hashes=output.wants_report, inputs=inputs, **options)
@@ -59,6 +64,8 @@ def convert_all(
 
 def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
     """Inspect every input; the worst exit code wins."""
+    from rnnconvert import inspection
+
     codes = []
     for path in paths:
         try:
@@ -89,6 +96,8 @@ def _for_each(
 ) -> list[tuple[Report | None, ConversionError | None]]:
     if jobs == 1 or len(paths) == 1:
         return [work(path) for path in paths]
+    from concurrent.futures import ProcessPoolExecutor
+
     with ProcessPoolExecutor(min(jobs, len(paths))) as pool:
         return list(pool.map(work, paths))
 
@@ -96,6 +105,8 @@ def _for_each(
 def _convert_one(
     path: Path, target: Path | None, options: Options
 ) -> tuple[Report | None, ConversionError | None]:
+    from rnnconvert import pipeline
+
     try:
         return pipeline.run(path, target, options), None
     except ConversionError as error:

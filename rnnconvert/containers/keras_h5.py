@@ -8,14 +8,16 @@ optimizer's variables. Keras itself reads all of this by position.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
-import shutil
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import h5py
 import numpy as np
@@ -23,7 +25,8 @@ import numpy as np
 from rnnconvert.containers import safe_h5
 from rnnconvert.edits import apply_edit
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
-from rnnconvert.plan import Plan, Tensor, TensorChange
+from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
+from rnnconvert.report import FileInfo, sha256
 
 MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
@@ -135,6 +138,17 @@ class KerasH5:
         return safe_h5.get_dataset(self.file, path)
 
 
+def describe(file: KerasH5, *, with_hash: bool) -> FileInfo:
+    return FileInfo(
+        path=str(file.path),
+        bytes=file.path.stat().st_size,
+        container=file.container,
+        sha256=sha256(file.path) if with_hash else None,
+        keras_version=file.keras_version,
+        backend=file.backend,
+    )
+
+
 @contextmanager
 def open_keras_h5(path: str | Path) -> Iterator[KerasH5]:
     with safe_h5.open_h5(path) as file:
@@ -154,6 +168,8 @@ def apply(plan: Plan, source: KerasH5, copy: Path) -> None:
             _set_text(file, "training_config", json.dumps(plan.training_config))
         if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
             del file["optimizer_weights"]
+        if plan.optimizer.new_counter is not None:
+            file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
         if plan.optimizer.order:
             _set_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
         for name, value in plan.attributes:
@@ -205,10 +221,10 @@ def _set_names(group: h5py.Group, name: str, values: tuple[str, ...]) -> None:
 
 def extract_weights(model: Path, target: Path) -> None:
     """Write the weights of a whole-model file as a weights-only file (`--to weights`)."""
-    with safe_h5.open_h5(model) as source, h5py.File(target, "w") as file:
-        weights = source["model_weights"]
+    with safe_h5.open_h5(model) as source, safe_h5.open_h5(target, "w") as file:
+        weights = safe_h5.get_group(source, "model_weights")
         for name in weights:
-            weights.copy(name, file)
+            weights.copy(safe_h5.get_member(weights, name), file, name)
         for key, value in weights.attrs.items():
             file.attrs[key] = value
         for key in ("keras_version", "backend", HARD_SIGMOID_MARK):
@@ -216,6 +232,39 @@ def extract_weights(model: Path, target: Path) -> None:
                 file.attrs[key] = source.attrs[key]
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy at file-system speed (`copy_file_range` and its like where there is one)."""
-    shutil.copyfile(source, target)
+def copy_around(plan: Plan, source: KerasH5, target: Path) -> None:
+    """Copy the file at file-system speed, but leave out what the plan overwrites anyway.
+
+    The data of every relayed matrix is written anew by `apply`, all of it; until then it is a hole.
+    """
+    holes = []
+    for change in plan.tensor_changes:
+        dataset = source.dataset(change.source.path)
+        whole = isinstance(change.edit, Relay) and change.edit.kind != "bias"
+        offset = dataset.id.get_offset()  # None unless the data lies in one piece
+        if whole and offset is not None:
+            holes.append((offset, offset + dataset.id.get_storage_size()))
+    size = source.path.stat().st_size
+    with source.path.open("rb") as reader, target.open("r+b") as writer:
+        writer.truncate(size)
+        start = 0
+        for hole_start, hole_end in [*sorted(holes), (size, size)]:
+            _copy_range(reader, writer, start, hole_start)
+            start = max(start, hole_end)
+
+
+def _copy_range(reader: BinaryIO, writer: BinaryIO, start: int, stop: int) -> None:
+    """Copy the bytes from `start` to `stop`, inside the kernel where it can."""
+    with contextlib.suppress(OSError, AttributeError):
+        while start < stop:
+            copied = os.copy_file_range(
+                reader.fileno(), writer.fileno(), stop - start, start, start
+            )
+            if not copied:
+                break
+            start += copied
+    while start < stop:  # another file system, or another operating system
+        piece = os.pread(reader.fileno(), min(stop - start, 2**20), start)
+        if not piece:
+            raise OSError(errno.EIO, "the input became shorter while it was copied")
+        start += os.pwrite(writer.fileno(), piece, start)

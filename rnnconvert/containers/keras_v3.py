@@ -69,8 +69,6 @@ def _restore(keras: Any, model: Any, state: list[Any]) -> None:
     compiled = model.get_compile_config()
     optimizer.build(model.trainable_variables)
     variables = [v for v in optimizer.variables if v.path.split("/")[-1] != "learning_rate"]
-    if len(state) == len(variables) - 1 and not (state and state[0].shape == ()):
-        variables = variables[1:]  # Keras 2.2's RMSprop and Adagrad kept no step counter
     if [v.shape for v in variables] != [value.shape for value in state]:
         raise NotConvertibleError(
             "the optimizer state does not fit Keras' optimizer; use --optimizer drop"

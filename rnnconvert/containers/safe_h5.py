@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ MAX_JSON_BYTES = 256 * 2**20
 MAX_JSON_DEPTH = 400
 MAX_NAME = 1024
 MAX_LAYERS = 1_000_000
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_OUTSIDE_BRACKETS = re.compile(r"[^][{}]+")
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
 
     Args:
         path: an existing file.
-        mode: "r", or "r+" for a copy that rnnconvert made itself.
+        mode: "r"; or "r+" and "w" for files that rnnconvert made itself.
     """
     try:
         file = h5py.File(path, mode)
@@ -89,6 +92,11 @@ def get_group(group: h5py.Group, name: str) -> h5py.Group:
     return found
 
 
+def get_member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
+    """What `name` stands for in `group`: a group or a dataset of this very file, never a link."""
+    return _walk(group, name)
+
+
 def get_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
     """A dataset by its name below `group`, checked to hold its own data in this file.
 
@@ -113,6 +121,8 @@ def get_dataset(group: h5py.Group, name: str) -> h5py.Dataset:
 
 def _check_written(dataset: h5py.Dataset) -> None:
     """Data that was never written reads as zeros without any error: refuse it."""
+    if dataset.shape is None:
+        raise UnreadableInputError(f"{dataset.name}: the dataset is empty")
     if dataset.size == 0:
         return
     if dataset.chunks is None:
@@ -127,6 +137,28 @@ def _check_written(dataset: h5py.Dataset) -> None:
         raise UnreadableInputError(
             f"{dataset.name}: parts of its data were never written; the file is incomplete"
         )
+    if dataset.chunks is not None:
+        _check_chunks(dataset)
+
+
+def _check_chunks(dataset: h5py.Dataset) -> None:
+    """Every chunk must have a stored size that its filters can have made.
+
+    A chunk too short for its checksum crashes the HDF5 library (HDFGroup/hdf5 issue 6488), so it
+    must not be read.
+    """
+    raw = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    checksum = 4 if dataset.fletcher32 else 0
+    least = most = raw + checksum
+    if dataset.compression:
+        least, most = 8 + checksum, raw + raw // 8 + 64 + checksum
+    for index in range(dataset.id.get_num_chunks()):
+        chunk = dataset.id.get_chunk_info(index)
+        if chunk.filter_mask == 0 and not least <= chunk.size <= most:
+            raise UnreadableInputError(
+                f"{dataset.name}: a chunk of {chunk.size} bytes can't hold {raw} bytes of data; "
+                "the file is damaged"
+            )
 
 
 def has(group: h5py.Group, name: str) -> bool:
@@ -177,8 +209,10 @@ def parse_json(value: str, what: str) -> dict[str, Any]:
 
 
 def _depth(value: str) -> int:
+    """How deeply the JSON is nested; brackets inside strings do not count."""
+    brackets = _OUTSIDE_BRACKETS.sub("", _STRING.sub("", value))
     deepest = depth = 0
-    for bracket in value:
+    for bracket in brackets:
         if bracket in "[{":
             depth += 1
             deepest = max(deepest, depth)
@@ -198,4 +232,13 @@ def _decode(values: Any) -> list[str]:
     array = np.atleast_1d(np.asarray(values))
     if array.size > MAX_LAYERS:
         raise UnreadableInputError("refused as unsafe: an attribute lists over a million names")
-    return [v.decode("utf-8") if isinstance(v, bytes) else str(v) for v in array.tolist()]
+    try:
+        return [v.decode("utf-8") if isinstance(v, bytes) else _text(v) for v in array.tolist()]
+    except ValueError as error:
+        raise UnreadableInputError("an attribute that should list names holds no text") from error
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(value)
+    return value

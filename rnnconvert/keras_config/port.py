@@ -71,7 +71,7 @@ def port(
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
         _refuse_other_time_major(model, target, changes)
-        training = _port_training(training, changes)
+        training = _port_training(training, target, changes)
     return Ported(
         model,
         training,
@@ -94,11 +94,11 @@ def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> No
                 changes.point(f"{show_path(node.path)}: time_major=True, which only Keras 2 reads")
 
 
-def _port_training(training: Config | None, changes: Changes) -> Config | None:
+def _port_training(training: Config | None, target: str, changes: Changes) -> Config | None:
     if training is None:
         return None
     try:
-        translated = translate(training)
+        translated = translate(training, target)
     except Untranslatable as error:
         changes.warn(
             f"training config left out, so that load_model(path) works: {error}; "

@@ -18,6 +18,7 @@ from rnnconvert.keras_config.recurrent import (
     PORTABLE_CLASSES,
     RECURRENT_CLASSES,
     SIMPLE_CLASSES,
+    activation_name,
 )
 from rnnconvert.keras_config.tree import Config, Node, show_path
 
@@ -26,6 +27,13 @@ EXPLICIT_RECURRENT_ACTIVATION = (2, 3, 0)
 
 _GATED = (*LSTM_CLASSES, *GRU_CLASSES, *CONV_CLASSES)
 _TIME_MAJOR_CLASSES = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
+
+_HARD_SIGMOID_KERAS2 = {
+    "module": "rnnconvert.keras",
+    "class_name": "function",
+    "config": "hard_sigmoid_keras2",
+    "registered_name": "hard_sigmoid_keras2",
+}
 
 
 def repair_layer(
@@ -154,6 +162,16 @@ def _envelope(path: str, node: Node, changes: Changes) -> None:
         changes.put(path, entry, "module", "keras" if node.class_name in models else "keras.layers")
         if entry.get("registered_name", "") is not None:
             changes.put(path, entry, "registered_name", None)
+        if node.class_name in CUDNN_CLASSES:  # kept: resolved by name, in custom_objects
+            changes.put(path, entry, "module", "rnnconvert.keras")
+            changes.put(path, entry, "registered_name", node.class_name)
+
+
+def name_keras2_hard_sigmoid(node: Node, changes: Changes) -> None:
+    """Call Keras 2's hard_sigmoid by the name that `rnnconvert.keras` gives it."""
+    for key in ("activation", "recurrent_activation"):
+        if activation_name(node.config.get(key)) == "hard_sigmoid":
+            changes.put(show_path(node.path), node.config, key, dict(_HARD_SIGMOID_KERAS2))
 
 
 def _name_foreign_layers(path: str, node: Node, changes: Changes) -> None:

@@ -68,8 +68,13 @@ class Untranslatable(Exception):
     """A part of the training config has no name in Keras 3; the text says which."""
 
 
-def translate(training: Config) -> Config:
+def translate(training: Config, target: str = "keras3") -> Config:
     """The training config in a form that Keras 3 and Keras 2 both read.
+
+    Args:
+        training: the file's; not changed.
+        target: for "keras2" the mark that tells Keras' two generations of optimizers apart is
+            kept; Keras 3 refuses it, and without it Keras 2 takes the older generation.
 
     Raises:
         Untranslatable: when a loss, metric or optimizer has no Keras 3 name.
@@ -84,7 +89,10 @@ def translate(training: Config) -> Config:
     if result.get("sample_weight_mode", "") is None:
         result.pop("sample_weight_mode")
     if result.get("optimizer_config") is not None:
-        result["optimizer_config"] = _optimizer(result["optimizer_config"])
+        old = result["optimizer_config"]
+        result["optimizer_config"] = _optimizer(old)
+        if target == "keras2" and is_new_generation(training):
+            result["optimizer_config"]["config"]["is_legacy_optimizer"] = False
     else:
         raise Untranslatable("it has no optimizer_config")
     return result
@@ -94,6 +102,12 @@ def optimizer_class(training: Config) -> str:
     """Class of the optimizer, without the prefix that Keras 2.11 to 2.15 wrote."""
     config = training.get("optimizer_config") or {}
     return str(config.get("class_name", "")).removeprefix("Custom>")
+
+
+def is_new_generation(training: Config) -> bool:
+    """Whether the optimizer is of the generation that came with Keras 2.11."""
+    config = (training.get("optimizer_config") or {}).get("config") or {}
+    return config.get("is_legacy_optimizer") is False
 
 
 def _nested(value: Any, translate_one: Any) -> Any:

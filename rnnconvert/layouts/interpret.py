@@ -74,6 +74,7 @@ def relay_block(source: MatrixForm, target: MatrixForm, block: Array) -> Array:
 
 def relay_bias(source: Layout, target: Layout, bias: Array) -> Array:
     """A bias held in one tensor, from one layout to another of the same cell."""
+    require_same_function(source.cell, target.cell)
     name = source.tensors[2]
     packed = _pack_bias(target, _unpack_bias(source, {name: bias}, required=True))
     return packed[target.tensors[2]]
@@ -115,7 +116,7 @@ def _unpack_matrix(layout: Layout, name: str, tensors: Mapping[str, Array]) -> A
                 f"found {array.shape}"
             )
         stored = list(np.split(array, count, axis))
-    return np.stack([_load(layout.matrix, stored[place]) for place in _order(layout)])
+    return _stack(name, [_load(layout.matrix, stored[place]) for place in _order(layout)])
 
 
 def _pack_matrix(layout: Layout, name: str, canonical: Array) -> dict[str, Array]:
@@ -135,20 +136,24 @@ def _unpack_bias(
 ) -> Array | None:
     """Bias tensors to (2, gates, units) in the cell's gate order; None where there are none."""
     name = layout.tensors[2]
-    first = name.split("|")[0].format(gate=layout.gates[0])
-    if first not in tensors and not (required or layout.needs_bias):
+    parts = name.split("|")
+    present = any(part.format(gate=gate) in tensors for part in parts for gate in layout.gates)
+    if not (present or required or layout.needs_bias):
         return None
     count = len(layout.gates)
     if layout.bias is BiasForm.SEPARATE:
         rows = [
-            np.stack([_take(tensors, part.format(gate=gate)) for gate in layout.gates])
-            for part in name.split("|")
+            _stack(name, [_take(tensors, part.format(gate=gate)) for gate in layout.gates])
+            for part in parts
         ]
-        stored = np.stack(rows)
+        stored = _stack(name, rows)
     elif layout.bias is BiasForm.TWO_TENSORS:
-        stored = np.stack([_take(tensors, part) for part in name.split("|")])
+        stored = _stack(name, [_take(tensors, part) for part in parts])
     else:
         array = _strip(layout, name, _take(tensors, name))
+        rank = 2 if layout.bias is BiasForm.TWO_ROWS else 1
+        if array.ndim != rank or (rank == 2 and len(array) != 2):
+            raise ValueError(f"{name}: expected {layout.bias.value}, found {array.shape}")
         stored = split_bias(array) if layout.bias is BiasForm.MERGED else array
     if stored.size % (2 * count):
         raise ValueError(f"{name}: expected 2 x {count} gates, found {stored.shape}")
@@ -174,6 +179,16 @@ def _pack_bias(layout: Layout, bias: Array | None) -> dict[str, Array]:
     if layout.bias is BiasForm.CONCATENATED:
         return {name: _wrap(layout, rows.reshape(-1))}
     return {name: _wrap(layout, merge_bias(rows))}
+
+
+def _stack(name: str, arrays: list[Array]) -> Array:
+    """np.stack of arrays that must be alike: it would widen dtypes without a word."""
+    kinds = {f"{array.dtype.name} {array.shape}" for array in arrays}
+    if len(kinds) != 1:
+        raise ValueError(
+            f"{name}: expected equal dtypes and shapes, found {', '.join(sorted(kinds))}"
+        )
+    return np.stack(arrays)
 
 
 def _take(tensors: Mapping[str, Array], name: str) -> Array:

@@ -88,4 +88,5 @@ def split_bias(bias: Array) -> Array:
     subnormal numbers too.
     """
     half = np.multiply(bias, bias.dtype.type(0.5)).astype(bias.dtype)
-    return np.stack([half, np.subtract(bias, half)])
+    rest = np.subtract(bias, half, out=half.copy(), where=np.isfinite(half))
+    return np.stack([half, rest])

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rnnconvert.edits import check_edit
-from rnnconvert.plan import Plan, Relay, Scale, SiteChange
+from rnnconvert.edits import check_edit, whole
+from rnnconvert.plan import Edit, Plan, Relay, Scale, SiteChange, TensorChange
 from rnnconvert.report import LevelResult
 from rnnconvert.verification import cudnn_reference, keras_reference
 
@@ -37,52 +37,60 @@ class Inputs:
     atol: float | None = None
 
 
-def check_weights(plan: Plan, source: Reader, written: Reader) -> LevelResult:
-    """Every changed tensor relayed in reverse gives the source's bits; sums within half an ulp."""
-    exact = merged = scaled = 0
+def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelResult, list[str]]:
+    """Every changed tensor relayed in reverse gives the source's bits; sums within half an ulp.
+
+    Returns:
+        The result, and warnings about weights that no training leaves behind.
+    """
+    counts = {"exact": 0, "merged": 0, "scaled": 0}
+    suspicions: list[str] = []
     for change in (*plan.tensor_changes, *plan.optimizer.changes):
-        here = source.dataset(change.source.path)
-        there = written.dataset(change.target.path)
+        here = whole(source.dataset(change.source.path))
+        there = whole(written.dataset(change.target.path))
         difference = check_edit(change.edit, here, there)
         if difference:
-            return LevelResult(
-                "failed", detail=f"{change.target.path}: {difference}", worst=change.target.path
-            )
-        if isinstance(change.edit, Scale):
-            scaled += 1
-        elif change.edit.merges and not change.edit.is_slot:
-            merged += 1
-        else:
-            exact += 1
-    parts = [f"round trip bit-exact on {exact} tensors"]
-    if merged:
-        parts.append(f"{merged} merged biases within 0.5 ulp")
-    if scaled:
-        parts.append(f"{scaled} rescaled tensors within 0.5 ulp")
-    return LevelResult("passed", detail=", ".join(parts))
+            failure = f"{change.target.path}: {difference}"
+            return LevelResult("failed", detail=failure, worst=change.target.path), suspicions
+        counts[_kind_of_check(change.edit)] += 1
+        suspicions += _suspicion(change, here)
+    parts = [
+        text.format(counts[kind])
+        for kind, text in (
+            ("exact", "round trip bit-exact on {} tensors"),
+            ("merged", "{} merged biases within 0.5 ulp"),
+            ("scaled", "{} rescaled tensors within 0.5 ulp"),
+        )
+        if counts[kind]
+    ]
+    detail = ", ".join(parts) or "no tensor changes, only the config"
+    return LevelResult("passed", detail=detail), suspicions
 
 
-def suspicious_tensors(plan: Plan, source: Reader) -> list[str]:
-    """Warnings about weights that no training leaves behind: NaN, infinity, an all-zero kernel."""
-    found = []
-    for site in plan.sites:
-        for kind, tensor in site.site.tensors.items():
-            values = source.dataset(tensor.path)
-            finite, nonzero = True, False
-            for block in _blocks(values):
-                finite = finite and bool(np.isfinite(block).all())
-                nonzero = nonzero or bool(block.any())
-            if not finite:
-                found.append(f"{site.site.path}: {tensor.path} holds NaN or infinity")
-            elif not nonzero and kind != "bias":
-                found.append(f"{site.site.path}: {tensor.path} is all zeros")
-    return found
+def _kind_of_check(edit: Edit) -> str:
+    if isinstance(edit, Scale):
+        return "scaled"
+    return "merged" if edit.merges and not edit.is_slot else "exact"
 
 
-def _blocks(dataset: Any) -> Iterable[Any]:
-    rows = max(1, 2**22 // max(1, int(np.prod(dataset.shape[1:]))))
-    for start in range(0, dataset.shape[0], rows):
-        yield dataset[start : start + rows]
+def _suspicion(change: TensorChange, values: Any) -> list[str]:
+    """NaN, infinity, or a kernel of zeros: converted all the same, but worth a word."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        ends = [(block.min(), block.max()) for block in _blocks(values)]  # NaN goes through both
+        largest = float(np.abs(ends).max()) if ends else 1.0
+    if not np.isfinite(largest):
+        return [f"{change.source.path} holds NaN or infinity"]
+    is_slot = isinstance(change.edit, Relay) and change.edit.is_slot
+    if largest == 0 and len(change.source.shape) > 1 and not is_slot:
+        return [f"{change.source.path} is all zeros"]
+    return []
+
+
+def _blocks(values: Any) -> Iterable[Any]:
+    """Some rows at a time, so that a large tensor needs little memory."""
+    rows = max(1, 2**20 // max(1, int(np.prod(values.shape[1:]))))
+    for start in range(0, values.shape[0], rows):
+        yield values[start : start + rows]
 
 
 def check_layers(

@@ -1,0 +1,161 @@
+"""Loading a whole Keras 2 model with its CuDNN layers in Keras 3, on any device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import keras
+from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no public name for it
+
+from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
+from rnnconvert.containers.sniff import require_hdf5
+from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError
+from rnnconvert.keras.layers import custom_objects as own_objects
+from rnnconvert.keras_config import port
+from rnnconvert.keras_config.builtin import KERAS_LAYERS
+from rnnconvert.keras_config.tree import (
+    MODEL_CLASSES,
+    Config,
+    Node,
+    root,
+    show_path,
+    walk,
+)
+from rnnconvert.plan import Tensor
+
+_CELL = re.compile(r".*_cells?(_\d+)?")
+
+
+def load_model(
+    path: str | PathLike[str],
+    *,
+    custom_objects: Mapping[str, Any] | None = None,
+    safe_mode: bool = True,
+) -> Any:
+    """Load a whole-model .h5 of Keras 2 as it is: CuDNN layers with their own weights.
+
+    The file is only read. Plain layers compute Keras 2's function too, its hard_sigmoid included.
+
+    Args:
+        path: an HDF5 file with a model_config; its name doesn't matter.
+        custom_objects: name to class or function, for the user's own layers.
+        safe_mode: refuse Lambda layers, whose code is in the file; False runs it.
+
+    Returns:
+        An uncompiled `keras.Model`.
+
+    Raises:
+        UnreadableInputError: missing, damaged, or refused as unsafe.
+        NotConvertibleError: no whole model; or it holds a Lambda, a class that is not in
+            `custom_objects`, or something that Keras 3 has no form for.
+    """
+    try:
+        require_hdf5(Path(path))
+        with open_keras_h5(Path(path)) as file:
+            objects = {**own_objects(), **(custom_objects or {})}
+            config = original_config(file)
+            for node in walk(root(config)):
+                _refuse_unknown(node, objects, safe_mode)
+            model = _build(config, objects, safe_mode)
+            _load_weights(model, file)
+    except ConversionError as error:
+        error.path = error.path or str(path)
+        raise
+    return model
+
+
+def original_config(file: KerasH5) -> Config:
+    """The model_config of a file, repaired for Keras 3 and `custom_objects()`.
+
+    Raises:
+        NotConvertibleError: there is none, or Keras 3 has no form for it.
+    """
+    if file.container != MODEL or file.model_config is None:
+        raise NotConvertibleError("only weights, no model_config: there is no model to load")
+    flavour = file.hard_sigmoid_mark or "keras2"
+    ported = port(file.model_config, None, file.keras_version, original=True, hard_sigmoid=flavour)
+    if ported.problems:
+        raise NotConvertibleError("\n".join(ported.problems))
+    return ported.model
+
+
+def _refuse_unknown(node: Node, objects: Mapping[str, Any], safe_mode: bool) -> None:
+    """Raise unless Keras, the caller or a registration knows the class of a layer."""
+    name = node.class_name
+    place = show_path(node.path)
+    if name == "Lambda" and safe_mode:
+        raise NotConvertibleError(
+            f"{place}: a Lambda layer, whose code is in the file; safe_mode=False runs it"
+        )
+    if name in KERAS_LAYERS or str(node.entry.get("module")).startswith("keras."):
+        return
+    if name in objects or keras.saving.get_registered_object(name) is not None:
+        return
+    registered = node.entry.get("registered_name")
+    if registered is None or keras.saving.get_registered_object(registered, objects) is None:
+        raise NotConvertibleError(f"{place}: custom class {name}; pass it in custom_objects")
+
+
+def _build(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> Any:
+    name = config["class_name"]
+    known = {**dict.fromkeys(MODEL_CLASSES, keras.Model), "Sequential": keras.Sequential}
+    builder = known.get(name) or keras.saving.get_registered_object(name, objects)
+    try:
+        with SafeModeScope(safe_mode):
+            return builder.from_config(config["config"], custom_objects=dict(objects))
+    except Exception as error:
+        last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise NotConvertibleError(f"Keras can't build the model: {last[0]}") from error
+
+
+# --- weights --------------------------------------------------------------------------------
+
+
+def _load_weights(model: Any, file: KerasH5) -> None:
+    """Each top-level layer's weights from the group of its name.
+
+    Raises:
+        UnreadableInputError: the groups don't fit the model.
+    """
+    layers = {layer.name: layer for layer in model.layers}
+    groups = {name: tensors for name, tensors in file.groups.items() if tensors}
+    expected = {name for name, layer in layers.items() if layer.weights}
+    if expected != set(groups):
+        raise UnreadableInputError(
+            "the layers with weights are not those of the config: "
+            + ", ".join(sorted(expected ^ set(groups)))
+        )
+    for name, tensors in groups.items():
+        for tensor, variable in _pair(name, tensors, layers[name]):
+            if tuple(variable.shape) != tensor.shape:
+                raise UnreadableInputError(
+                    f"{tensor.path} has the shape {tensor.shape}, the config says "
+                    f"{tuple(variable.shape)}"
+                )
+            variable.assign(file.read(tensor.path))
+        if hasattr(layers[name], "finalize_state"):
+            layers[name].finalize_state()
+
+
+def _pair(name: str, tensors: list[Tensor], layer: Any) -> list[tuple[Tensor, Any]]:
+    """Which tensor goes into which variable: by name where the names decide, else by position."""
+    variables = layer.trainable_weights + layer.non_trainable_weights
+    if len(variables) != len(tensors):
+        raise UnreadableInputError(
+            f"layer {name} has {len(variables)} weights, the file {len(tensors)}"
+        )
+    by_name = {_key(variable.path): variable for variable in variables}
+    keys = [_key(tensor.name) for tensor in tensors]
+    if len(by_name) == len(variables) and set(keys) == set(by_name):
+        variables = [by_name[key] for key in keys]
+    return list(zip(tensors, variables, strict=True))
+
+
+def _key(path: str) -> tuple[str, ...]:
+    """Layer and variable, e.g. ("forward_lstm", "kernel"): Kerases differ in what is around."""
+    parts = [part for part in path.split("/") if not _CELL.fullmatch(part)]
+    return tuple(parts[-2:])

@@ -1,0 +1,76 @@
+"""The models that the end-to-end tests run on: this project's fixtures, and more where present."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "fixtures" / "keras"
+SHARED = ROOT.parent / "shared"
+"""A folder of further data beside the checkout; tests that need it say so when it is missing."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model file with inputs and the outputs that the original library (or torch) gave."""
+
+    name: str
+    path: Path
+
+    @property
+    def tolerance(self) -> float:
+        return 5e-3 if "half" in self.name else 1e-5
+
+    @property
+    def has_lambda(self) -> bool:
+        return self.path.parent.name in ("lam", "plain_lam")
+
+    def inputs(self) -> list[np.ndarray]:
+        folder = self.path.parent
+        if (folder / "data.npz").exists():
+            return _arrays(folder / "data.npz", "x")
+        return _arrays(folder / "x.npz", "arr_")
+
+    def outputs(self) -> list[np.ndarray]:
+        folder = self.path.parent
+        if (folder / "data.npz").exists():
+            return _arrays(folder / "data.npz", "y")
+        if (folder / "expected.npz").exists():
+            return _arrays(folder / "expected.npz", "y")
+        return _arrays(folder / "y.npz", "arr_")
+
+
+def _arrays(path: Path, prefix: str) -> list[np.ndarray]:
+    with np.load(path) as data:
+        return [data[name] for name in sorted(data.files) if name.startswith(prefix)]
+
+
+def _models(pattern: str, root: Path) -> list[Model]:
+    found = sorted(root.glob(pattern))
+    return [Model("-".join(path.relative_to(root).parts[:-1]), path) for path in found]
+
+
+OWN = _models("*/*/model.h5", FIXTURES)
+FURTHER = _models("keras/*/*/full.h5", SHARED / "fixtures") + _models(
+    "plain/*/*/full.h5", SHARED / "fixtures"
+)
+REAL = sorted(
+    path
+    for path in (SHARED / "real-models").glob("*")
+    if path.is_file() and path.name not in ("README.md", "git_lfs_pointer.hdf5")
+)
+
+
+def predict(keras_model: object, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """All outputs of a Keras model, the whole input as one batch."""
+    given = inputs if len(inputs) > 1 else inputs[0]
+    outputs = keras_model.predict(given, verbose=0, batch_size=len(inputs[0]))  # type: ignore[attr-defined]
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+
+
+def worst_difference(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
+    assert len(found) == len(expected)
+    return max(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True))
