@@ -13,9 +13,12 @@ class ConversionError(Exception):
 
     exit_code = 4
 
-    def __init__(self, message: str, *, path: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, path: str | None = None, problems: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.problems = problems or (message,)
         self.path = path
         self.report: Report | None = None
         """The report as far as it got, for callers that write it even on failure."""

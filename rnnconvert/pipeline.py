@@ -112,7 +112,7 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
         report = _first_report("cudnn-to-keras", file, plan, options)
         if plan.problems:
             raise _with_report(
-                NotConvertibleError("\n".join(plan.problems)),
+                NotConvertibleError("; ".join(plan.problems), problems=plan.problems),
                 replace(report, verdict="not-convertible"),
             )
         same_container = to == ("h5" if file.container == keras_h5.MODEL else "weights")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from rnnconvert.containers.keras_h5 import HARD_SIGMOID_MARK, MODEL, KerasH5
 from rnnconvert.edits import merged_slots_agree
+from rnnconvert.errors import UnreadableInputError
 from rnnconvert.keras_config import port, recurrent_layers
 from rnnconvert.keras_config.port import Ported
 from rnnconvert.keras_config.recurrent import CONV_CLASSES, GRU_CLASSES, LSTM_CLASSES
@@ -59,6 +61,18 @@ def make_plan(
     config = file.model_config
     if config is None:
         return Plan(problems=("the file has weights but no model_config attribute",))
+    try:
+        return _plan_model(file, config, target, optimizer, to)
+    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        # A config is other people's JSON: what its code stumbles over is the input's fault.
+        raise UnreadableInputError(
+            f"the model's config is not of the form that Keras writes ({error!r})"
+        ) from error
+
+
+def _plan_model(
+    file: KerasH5, config: dict[str, Any], target: str, optimizer: str, to: str
+) -> Plan:
     ported = port(config, file.training_config, file.keras_version, target)
     found = find_by_config(file.groups, recurrent_layers(config))
     flavour = _hard_sigmoid_flavour(file)

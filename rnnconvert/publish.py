@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,8 +49,8 @@ def check_output(source: Path, output: Path, *, force: bool, in_place: bool) -> 
                     "output and input are the same file; use --in-place to replace the input",
                     path=str(output),
                 )
-        elif output.is_dir():
-            raise OutputError("the output is a directory", path=str(output))
+        elif output.exists() and not output.is_file():
+            raise OutputError("the output is not a regular file", path=str(output))
         elif not force:
             raise OutputError("the output exists; use --force to overwrite it", path=str(output))
     if not os.access(directory, os.W_OK):
@@ -77,11 +78,14 @@ def write_errors(output: Path) -> Iterator[None]:
     """Errors of the file system while writing, as OutputError with a reason."""
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # HDF5 tells of a failed write as it closes
         if READ_FAILED in str(error):
             raise  # HDF5 failed to read the input, which is not the output's fault
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        reason = "no space left on the device" if full else error.strerror or str(error)
+        number = getattr(error, "errno", None)
+        full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
+        known = re.search(r"error message = '([^']*)'", str(error))
+        reason = getattr(error, "strerror", None) or (known[1] if known else str(error))
+        reason = "no space left on the device" if full else reason.splitlines()[0]
         raise OutputError(f"can't be written: {reason}", path=str(output)) from error
 
 

@@ -13,7 +13,7 @@ from rnnconvert.layouts.weights import FLOAT_DTYPES
 from rnnconvert.plan import Site, Tensor
 
 _KINDS = ("kernel", "recurrent_kernel", "bias")
-_VARIABLE = re.compile(r"^(?:(.*)/)?(kernel|recurrent_kernel|bias)(_\d+)?$")
+_VARIABLE = re.compile(r"^(?:(.*)/)?(kernel|recurrent_kernel|bias)(_\d+)?$", re.DOTALL)
 _CELL_NAMES = {4: "lstm", 3: "gru", 1: "rnn_tanh"}
 
 

@@ -5,6 +5,7 @@ Imports stand where they are needed: `inspect` should not wait for what only a c
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ def convert_all(
     output: Output,
     *,
     paths: Sequence[Path],
-    output_path: Path | None = None,
+    output_path: str | None = None,
     jobs: int = 1,
     seed: int = 0,
     batch: int | None = None,
@@ -37,13 +38,14 @@ def convert_all(
     from rnnconvert.pipeline import Options
     from rnnconvert.verification.levels import BATCH, TIMESTEPS, Inputs
 
-    target = output_path
+    target = _output_path(output_path)
     inputs = Inputs(seed, batch or BATCH, timesteps or TIMESTEPS, rtol, atol)
     chosen = Options(hashes=output.wants_report, inputs=inputs, **options)
     if len(paths) > 1 and target is not None and not target.is_dir():
         raise UsageError("with several inputs the output must be an existing directory",
                          path=str(target))  # fmt: skip
     _refuse_clashes(paths, target)
+    output.check_report_path(paths, target)
     outcomes = _for_each(partial(_convert_one, target=target, options=chosen), paths, jobs)
     codes = []
     for path, (report, error) in zip(paths, outcomes, strict=True):
@@ -52,6 +54,8 @@ def convert_all(
         else:
             output.failed_report("cudnn-to-keras", path, error)
         if error is not None:
+            if output.debug:
+                output.traceback(error)
             output.error(error)
             codes.append(error.exit_code)
         elif chosen.check and report is not None and report.verdict != "nothing-to-convert":
@@ -66,6 +70,7 @@ def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
     """Inspect every input; the worst exit code wins."""
     from rnnconvert import inspection
 
+    output.check_report_path(paths, None)
     codes = []
     for path in paths:
         try:
@@ -73,12 +78,22 @@ def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
             codes.append(0)
         except ConversionError as error:
             if output.debug:
-                raise
+                output.traceback(error)
             output.failed_report("inspect", path, error)
             output.error(error)
             codes.append(error.exit_code)
     output.finish()
     return max(codes)
+
+
+def _output_path(given: str | None) -> Path | None:
+    """The output as a path; a directory that is asked for by a slash must be there."""
+    if given is None:
+        return None
+    path = Path(given)
+    if given.endswith(("/", os.sep)) and not path.is_dir():
+        raise OutputError("the directory does not exist", path=given)
+    return path
 
 
 def _refuse_clashes(paths: Sequence[Path], target: Path | None) -> None:

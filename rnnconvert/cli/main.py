@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +31,7 @@ def display_options(command: Command) -> Command:
             "--report",
             type=click.Path(),
             metavar="FILE",
-            help="Write the JSON report to FILE, also when the command fails; - is stdout.",
+            help="Write the JSON report to FILE, also on failure; - is stdout.",
         ),
     ):
         command = option(command)
@@ -82,7 +84,7 @@ def cli() -> None:
     "-o",
     "--output",
     "output_path",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     metavar="PATH",
     help="Where to write; with several inputs a directory. Default: model.h5 -> model.portable.h5.",
 )
@@ -94,7 +96,9 @@ def cli() -> None:
 @_choice("--verify", ["none", "weights", "layers"], "layers", "How deep to verify before writing.")
 @_choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both.")
 @_choice("--optimizer", ["convert", "drop"], "convert", "What happens to optimizer state.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random inputs.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random inputs."
+)
 @click.option("--batch", type=click.IntRange(1), help="Batch size of the random inputs.")
 @click.option("--timesteps", type=click.IntRange(1), help="Time steps of the random inputs.")
 @click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance. Default: by dtype.")
@@ -152,7 +156,7 @@ def _run(command: Callable[..., int], arguments: dict[str, Any]) -> None:
         code = command(output, **arguments)
     except ConversionError as error:
         if debug:
-            raise
+            output.traceback(error)
         output.error(error)
         code = error.exit_code
     sys.exit(code)
@@ -160,6 +164,9 @@ def _run(command: Callable[..., int], arguments: dict[str, Any]) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names the terminal can't show
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -170,8 +177,8 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; no output was written", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has seen enough; what Python still holds goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(OutputError.exit_code)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rnnconvert.errors import ConversionError
+from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from rnnconvert.inspection import Inspection
@@ -26,8 +27,15 @@ _PLAIN_WIDTH = 240
 
 def printable(text: object) -> str:
     """Text from a model file, made safe to print: no control characters, no markup."""
-    clean = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(text))
+    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
     return escape(clean)
+
+
+class _Console(Console):
+    """A console that leaves a closed pipe to the caller instead of exiting with 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 class Output:
@@ -103,28 +111,56 @@ class Output:
         self._out.print(f"  {_verdict_line(found.plan)}")
 
     def failed_report(self, command: str, path: Path, error: ConversionError | None) -> None:
-        """A report for an input that could not even be opened."""
-        self._documents.append(
-            {
-                "schema": 1,
-                "command": command,
-                "input": {"path": str(path)},
-                "output": None,
-                "problems": [str(error)],
-                "verdict": "not-convertible",
-                "exit_code": error.exit_code if error else 0,
-            }
+        """A report for an input of which nothing is known but the error."""
+        from rnnconvert.report import FileInfo, Report
+
+        report = Report(
+            command=command,
+            input=FileInfo(str(path), 0, "unknown"),
+            problems=() if error is None else tuple(self._lines(error)),
+            verdict="not-convertible",
         )
+        self._documents.append(report.to_dict())
 
     def error(self, error: ConversionError) -> None:
-        place = f"{printable(error.path)}: " if error.path else ""
-        lines = error.message.splitlines() or [""]
-        if len(lines) == 1:
-            self._err.print(f"[red]error:[/] {place}{printable(lines[0])}", soft_wrap=True)
+        """One line, or one for each problem under a first one that counts them."""
+        lines = self._lines(error)
+        if len(lines) > 1:
+            place = f"{error.path}: " if error.path else ""
+            self._err.print(f"[red]error:[/] {printable(place)}{len(lines)} problems",
+                            soft_wrap=True)  # fmt: skip
+            for line in error.problems:
+                self._err.print(f"  {printable(line)}", soft_wrap=True)
+        else:
+            self._err.print(f"[red]error:[/] {printable(lines[0])}", soft_wrap=True)
+
+    def traceback(self, error: ConversionError) -> None:
+        """The traceback of an error (`--debug`)."""
+        import traceback
+
+        sys.stderr.writelines(traceback.format_exception(error))
+
+    @staticmethod
+    def _lines(error: ConversionError) -> list[str]:
+        place = f"{error.path}: " if error.path else ""
+        return [f"{place}{problem}" for problem in error.problems]
+
+    def check_report_path(self, inputs: Sequence[Path], target: Path | None) -> None:
+        """Refuse a report that would replace a model, before any work is done.
+
+        Raises:
+            UsageError: the report and an input or the output are the same file.
+            OutputError: the report's path is a pipe, a device or a directory.
+        """
+        if self._report is None:
             return
-        self._err.print(f"[red]error:[/] {place}{len(lines)} problems", soft_wrap=True)
-        for line in lines:
-            self._err.print(f"  {printable(line)}", soft_wrap=True)
+        report = Path(self._report)
+        for path in (*inputs, *([target] if target else [])):
+            same = report.absolute() == path.absolute()
+            if same or (report.exists() and path.exists() and report.samefile(path)):
+                raise UsageError("the report would replace a model", path=str(report))
+        if report.exists() and not report.is_file():
+            raise OutputError("the report's path is not a regular file", path=str(report))
 
     def finish(self) -> None:
         """Write the JSON documents: one report, or a list of them for several inputs."""
@@ -211,11 +247,11 @@ class Output:
             )
 
 
-def _console(no_color: bool, stream: Any) -> Console:
+def _console(no_color: bool, stream: Any) -> _Console:
     plain = no_color or bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
     force = bool(os.environ.get("FORCE_COLOR")) and not plain
     terminal = stream.isatty()
-    return Console(
+    return _Console(
         file=stream,
         no_color=plain,
         force_terminal=True if force else None,
@@ -271,7 +307,7 @@ def _formula(change: SiteChange) -> str:
 
 def _file_line(info: Any) -> str:
     kind = {"keras-h5-model": "Keras HDF5, whole model", "keras-h5-weights": "Keras HDF5, weights"}
-    version = f", Keras {info.keras_version}" if info.keras_version else ""
+    version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
     return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
 
 

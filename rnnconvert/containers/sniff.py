@@ -18,7 +18,11 @@ def require_hdf5(path: Path) -> None:
         UnreadableInputError: missing, a directory, empty, a git-lfs pointer, or something else.
         NotConvertibleError: a kind of model that this version can't read yet.
     """
-    if not path.exists():
+    try:
+        exists = path.exists()
+    except OSError as error:
+        raise UnreadableInputError(f"can't be read: {error.strerror}") from error
+    if not exists:
         raise UnreadableInputError("no such file")
     if path.is_dir():
         if (path / "saved_model.pb").exists():

@@ -61,16 +61,10 @@ def port(
     changes = Changes()
     model = copy.deepcopy(model)
     if version is None or version[0] < 3:
-        for node in walk(root(model)):
-            repair_sequential(node, changes)
-        for node in walk(root(model)):
-            repair_layer(node, version, changes, original=original)
-        for node in walk(root(model)):
-            repair_functional(node, target, changes)
+        _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
-        _refuse_other_time_major(model, target, changes)
         training = _port_training(training, target, changes)
     return Ported(
         model,
@@ -80,6 +74,18 @@ def port(
         tuple(changes.problems),
         tuple(changes.target_points),
     )
+
+
+def _repair(
+    model: Config, version: tuple[int, ...] | None, target: str, original: bool, changes: Changes
+) -> None:
+    for node in walk(root(model)):
+        repair_sequential(node, changes)
+    for node in walk(root(model)):
+        repair_layer(node, version, changes, original=original)
+    for node in walk(root(model)):
+        repair_functional(node, target, changes)
+    _refuse_other_time_major(model, target, changes)
 
 
 def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:
@@ -99,7 +105,7 @@ def _port_training(training: Config | None, target: str, changes: Changes) -> Co
         return None
     try:
         translated = translate(training, target)
-    except Untranslatable as error:
+    except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         changes.warn(
             f"training config left out, so that load_model(path) works: {error}; "
             "call model.compile(...) to train"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rnnconvert.edits import check_edit, whole
+from rnnconvert.errors import UsageError
 from rnnconvert.plan import Edit, Plan, Relay, Scale, SiteChange, TensorChange
 from rnnconvert.report import LevelResult
 from rnnconvert.verification import cudnn_reference, keras_reference
@@ -35,6 +36,14 @@ class Inputs:
     timesteps: int = TIMESTEPS
     rtol: float | None = None
     atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < np.inf:
+                raise UsageError(f"{name}={value}: expected a number from 0")
+        if self.seed < 0 or self.batch < 1 or self.timesteps < 1:
+            raise UsageError("seed must be 0 or more, batch and timesteps at least 1")
 
 
 def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelResult, list[str]]:
@@ -118,8 +127,8 @@ def check_layers(
         result = _check_site(change, source, written, flavours, generator, inputs)
         ran += 1
         assert result.max_abs is not None
-        assert result.tolerance
-        ratio = result.max_abs / result.tolerance if np.isfinite(result.max_abs) else np.inf
+        assert result.tolerance is not None
+        ratio = _ratio(result.max_abs, result.tolerance)
         if ratio > worst_ratio:
             worst, worst_ratio = result, ratio
     if not ran:
@@ -137,6 +146,13 @@ def check_layers(
         tolerance=worst.tolerance,
         worst=worst.worst,
     )
+
+
+def _ratio(difference: float, tolerance: float) -> float:
+    """Difference in units of the tolerance; a tolerance of 0 allows only 0."""
+    if difference == 0:
+        return 0.0
+    return difference / tolerance if tolerance and np.isfinite(difference) else np.inf
 
 
 def _unknown_activation(change: SiteChange) -> str | None:
@@ -186,14 +202,15 @@ def _compare(
     change: SiteChange, old: dict[str, Any], expected: Any, found: Any, inputs: Inputs
 ) -> LevelResult:
     tolerance = layer_tolerance(change, old, inputs.timesteps)
-    scale = max(float(np.nanmax(np.abs(part))) for part in expected if part is not None)
+    scale = max(_largest(part) for part in expected if part is not None)
     if inputs.atol is not None or inputs.rtol is not None:
         tolerance = (inputs.atol or 0.0) + (inputs.rtol or 0.0) * scale
     worst, max_abs, max_rel = "", 0.0, 0.0
     for name, a, b in zip(("output", "h", "c"), expected, found, strict=True):
         if a is None:
             continue
-        difference = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b))
+        with np.errstate(invalid="ignore"):  # inf - inf
+            difference = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b))
         difference = np.where(np.isnan(difference), np.inf, difference)
         place = np.unravel_index(int(np.argmax(difference)), difference.shape)
         if difference[place] >= max_abs:
@@ -201,6 +218,12 @@ def _compare(
             max_rel = max_abs / max(float(abs(a[place])), 1e-300) if max_abs else 0.0
             worst = f"{change.site.path} {name}[{', '.join(str(int(i)) for i in place)}]"
     return LevelResult("passed", max_abs=max_abs, max_rel=max_rel, tolerance=tolerance, worst=worst)
+
+
+def _largest(values: Any) -> float:
+    """Largest absolute value; NaN and infinity do not count."""
+    wide = np.abs(np.asarray(values, np.float64))
+    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
 
 
 def layer_tolerance(change: SiteChange, old: dict[str, Any], timesteps: int) -> float:
@@ -215,11 +238,11 @@ def layer_tolerance(change: SiteChange, old: dict[str, Any], timesteps: int) -> 
     tolerance = 8.0 * timesteps * width * _EPS64
     eps = float(np.finfo(old["kernel"].dtype).eps)
     if any(isinstance(c.edit, Relay) and c.edit.merges for c in change.changes):
-        largest = float(np.nanmax(np.abs(old["bias"].astype(np.float64)))) * 2
+        largest = _largest(old["bias"]) * 2
         tolerance += 2.0 * timesteps * eps * max(largest, 1.0)
     if any(isinstance(c.edit, Scale) for c in change.changes):
         rows = sum(
-            float(np.nanmax(np.abs(values.astype(np.float64)).sum(axis=0)))
+            _largest(np.abs(values.astype(np.float64)).sum(axis=0))
             for values in old.values()
             if values.ndim == 2
         )

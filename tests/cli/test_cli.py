@@ -214,8 +214,8 @@ def test_a_converted_file_needs_nothing(cli, tmp_path, whole, options):
 
 
 def test_a_converted_fixture_needs_nothing(fixtures_dir, tmp_path):
-    sources = sorted((fixtures_dir / "keras" / "tf215").glob("*/model.h5"))
-    assert len(sources) > 20
+    sources = sorted((fixtures_dir / "keras" / "tf215").glob("*/model.h5"))[::2]
+    assert len(sources) > 10
     for index, source in enumerate(sources):
         target = tmp_path / f"{index}.h5"
         if rnnconvert.convert(source, target, verify="none").verdict == "unverified":

@@ -1,4 +1,4 @@
-"""torch's LSTM and GRU in float64 on the weights of Keras 2's CuDNN layers, read as cuDNN reads them.
+"""torch's LSTM and GRU in float64 on stored CuDNN weights, read as cuDNN reads them.
 
 Written for these tests from cuDNN's documentation; it shares nothing with rnnconvert.
 """

@@ -150,7 +150,7 @@ def test_unknown_time_dimension(cell: str) -> None:
 
 @each_cell
 def test_mixed_precision(cell: str) -> None:
-    layer, stored = made(cell, "float32", return_sequences=True)
+    stored = oracle.weights(cell, INPUTS, UNITS, 3, "float32")
     mixed = CELLS[cell](UNITS, dtype="mixed_float16", return_sequences=True)
     mixed.build((BATCH, TIME, INPUTS))
     mixed.set_weights(stored)
