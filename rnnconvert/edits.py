@@ -6,24 +6,27 @@ At most one tensor and what is made of it is in memory at a time; of a large one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 
-from rnnconvert.layouts import gate_slices, relay_bias, relay_block
+from rnnconvert.layouts import contiguous, copy_block, gate_slices, relay_bias, relay_block
 from rnnconvert.layouts.weights import Array
 from rnnconvert.plan import Edit, Relay, Scale
 
-_STRIP = 128
-"""Rows transposed at once: a strip of this many fits the cache."""
-_WHOLE = 40 * 2**20
-"""Tensors up to this size are read and written at once; larger ones gate by gate."""
+T = TypeVar("T")
+
+LARGEST_WHOLE = 20 * 2**20
+"""Tensors of up to so many bytes are read at once; larger ones gate by gate."""
+_WORKERS = 2
+"""Threads at work on tensors of their own; numpy copies without Python's lock."""
 
 
 def apply_edit(edit: Edit, source: Any, target: Any) -> None:
     """Write into `target` what `edit` makes of `source`."""
-    if source.nbytes > _WHOLE or isinstance(source, np.ndarray):
+    if source.nbytes > LARGEST_WHOLE or isinstance(source, np.ndarray):
         _apply(edit, source, target)
         return
     made = np.empty(target.shape, target.dtype)
@@ -55,9 +58,10 @@ def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
     return None
 
 
-def whole(stored: Any) -> Any:
-    """The array itself where it is small enough to be read at once, else the stored form."""
-    return stored[...] if stored.nbytes <= _WHOLE else stored
+def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
+    """The results of some functions, called in a few threads."""
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        return list(pool.map(lambda function: function(), work))
 
 
 def _apply(edit: Edit, source: Any, target: Any) -> None:
@@ -76,25 +80,8 @@ def _assign(target: Any, columns: slice, block: Array) -> None:
     """`target[:, columns] = block`; a transposed block goes in strips, three times as fast."""
     if not isinstance(target, np.ndarray):
         target[:, columns] = contiguous(block)
-    elif block.flags.f_contiguous and not block.flags.c_contiguous:
-        _transpose(block.T, target[:, columns])
     else:
-        target[:, columns] = block
-
-
-def contiguous(block: Array) -> Array:
-    """A C-contiguous copy of a gate's block, or the block itself if it is that."""
-    if block.flags.c_contiguous or block.ndim != 2 or not block.flags.f_contiguous:
-        return np.ascontiguousarray(block)
-    out = np.empty(block.shape, block.dtype)
-    _transpose(block.T, out)
-    return out
-
-
-def _transpose(rows: Array, out: Array) -> None:
-    """`out[...] = rows.T` in strips that fit the cache."""
-    for start in range(0, rows.shape[0], _STRIP):
-        out[:, start : start + _STRIP] = rows[start : start + _STRIP].T
+        copy_block(block, target[:, columns])
 
 
 def _gate_pairs(edit: Relay) -> Iterator[tuple[slice, slice]]:
@@ -151,4 +138,11 @@ def _check_half_ulp(exact: Any, found: Array) -> str | None:
     return f"{int(wrong.sum())} values are off by over half an ulp, the first at {place}"
 
 
-__all__ = ["apply_edit", "check_edit", "contiguous", "merged_slots_agree", "whole"]
+__all__ = [
+    "LARGEST_WHOLE",
+    "apply_edit",
+    "check_edit",
+    "contiguous",
+    "merged_slots_agree",
+    "side_by_side",
+]

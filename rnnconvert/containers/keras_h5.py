@@ -12,10 +12,10 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ import h5py
 import numpy as np
 
 from rnnconvert.containers import safe_h5
-from rnnconvert.edits import apply_edit
+from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
 from rnnconvert.report import FileInfo, sha256
@@ -137,6 +137,40 @@ class KerasH5:
     def dataset(self, path: str) -> h5py.Dataset:
         return safe_h5.get_dataset(self.file, path)
 
+    def offset(self, path: str) -> int | None:
+        """Where a tensor's bytes lie in the file; None unless they lie there in one piece.
+
+        Only small enough tensors, too: larger ones are read gate by gate.
+        """
+        dataset = self.dataset(path)
+        if dataset.nbytes > LARGEST_WHOLE or dataset.id.get_storage_size() != dataset.nbytes:
+            return None
+        offset: int | None = dataset.id.get_offset()
+        return offset
+
+    def loader(self, path: str) -> Callable[[], Any]:
+        """A function that reads a tensor, for any thread where that is faster than HDF5 itself.
+
+        It returns the array, or the stored dataset where the tensor is too large to be read whole.
+        """
+        dataset, offset = self.dataset(path), self.offset(path)
+        if offset is None:
+            return lambda: dataset if dataset.nbytes > LARGEST_WHOLE else dataset[...]
+        return partial(_read_raw, self.path, offset, dataset.dtype, dataset.shape)
+
+
+def _read_raw(
+    path: Path, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Read an array from its place in a file, without Python's lock."""
+    array = np.empty(shape, dtype)
+    view = memoryview(array.data).cast("B")
+    with path.open("rb") as file:
+        file.seek(offset)
+        if file.readinto(view) != array.nbytes:
+            raise UnreadableInputError("the file ends in the middle of a tensor")
+    return array
+
 
 def describe(file: KerasH5, *, with_hash: bool) -> FileInfo:
     return FileInfo(
@@ -156,24 +190,59 @@ def open_keras_h5(path: str | Path) -> Iterator[KerasH5]:
 
 
 def apply(plan: Plan, source: KerasH5, copy: Path) -> None:
-    """Patch `copy`, a copy of `source`, by `plan`: one gate of one tensor in memory at a time."""
+    """Patch `copy`, a byte-for-byte copy of `source`, by `plan`.
+
+    Matrices that lie in the file in one piece are written to the same place, some side by side,
+    before HDF5 opens the file; everything else goes through HDF5.
+    """
+    changes = (*plan.tensor_changes, *plan.optimizer.changes)
+    in_place = {change.source.path: _offset(change, source) for change in changes}
+    side_by_side(
+        [
+            partial(_rewrite, change, source.loader(change.source.path), offset, copy)
+            for change in changes
+            if (offset := in_place[change.source.path]) is not None
+        ]
+    )
     with safe_h5.open_h5(copy, "r+") as file:
-        for change in (*plan.tensor_changes, *plan.optimizer.changes):
-            _apply_change(change, source, file)
-        if plan.model_config is not None:
-            _set_text(file, "model_config", json.dumps(plan.model_config))
-        if plan.drop_training:
-            del file.attrs["training_config"]
-        elif plan.training_config is not None:
-            _set_text(file, "training_config", json.dumps(plan.training_config))
-        if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
-            del file["optimizer_weights"]
-        if plan.optimizer.new_counter is not None:
-            file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
-        if plan.optimizer.order:
-            _set_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
-        for name, value in plan.attributes:
-            file.attrs[name] = value
+        for change in changes:
+            if in_place[change.source.path] is None:
+                _apply_change(change, source, file)
+        _apply_attributes(plan, file)
+
+
+def _offset(change: TensorChange, source: KerasH5) -> int | None:
+    """Place of a matrix that is written anew as a whole; None for everything else."""
+    if isinstance(change.edit, Relay) and change.edit.kind != "bias":
+        return source.offset(change.source.path)
+    return None
+
+
+def _rewrite(change: TensorChange, load: Callable[[], Any], offset: int, copy: Path) -> None:
+    stored = load()
+    made = np.empty_like(stored)
+    apply_edit(change.edit, stored, made)
+    with copy.open("r+b") as file:
+        file.seek(offset)
+        file.write(made.data)
+
+
+def _apply_attributes(plan: Plan, file: h5py.File) -> None:
+    """The configs, the optimizer's list of variables, and marks of our own."""
+    if plan.model_config is not None:
+        _set_text(file, "model_config", json.dumps(plan.model_config))
+    if plan.drop_training:
+        del file.attrs["training_config"]
+    elif plan.training_config is not None:
+        _set_text(file, "training_config", json.dumps(plan.training_config))
+    if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
+        del file["optimizer_weights"]
+    if plan.optimizer.new_counter is not None:
+        file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
+    if plan.optimizer.order:
+        _set_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
+    for name, value in plan.attributes:
+        file.attrs[name] = value
 
 
 def _apply_change(change: TensorChange, source: KerasH5, file: h5py.File) -> None:
@@ -238,12 +307,10 @@ def copy_around(plan: Plan, source: KerasH5, target: Path) -> None:
     The data of every relayed matrix is written anew by `apply`, all of it; until then it is a hole.
     """
     holes = []
-    for change in plan.tensor_changes:
-        dataset = source.dataset(change.source.path)
-        whole = isinstance(change.edit, Relay) and change.edit.kind != "bias"
-        offset = dataset.id.get_offset()  # None unless the data lies in one piece
-        if whole and offset is not None:
-            holes.append((offset, offset + dataset.id.get_storage_size()))
+    for change in (*plan.tensor_changes, *plan.optimizer.changes):
+        offset = _offset(change, source)
+        if offset is not None:
+            holes.append((offset, offset + source.dataset(change.source.path).nbytes))
     size = source.path.stat().st_size
     with source.path.open("rb") as reader, target.open("r+b") as writer:
         writer.truncate(size)
@@ -263,8 +330,10 @@ def _copy_range(reader: BinaryIO, writer: BinaryIO, start: int, stop: int) -> No
             if not copied:
                 break
             start += copied
-    while start < stop:  # another file system, or another operating system
-        piece = os.pread(reader.fileno(), min(stop - start, 2**20), start)
+    reader.seek(start)  # another file system, or another operating system
+    writer.seek(start)
+    while start < stop:
+        piece = reader.read(min(stop - start, 2**20))
         if not piece:
             raise OSError(errno.EIO, "the input became shorter while it was copied")
-        start += os.pwrite(writer.fileno(), piece, start)
+        start += writer.write(piece)

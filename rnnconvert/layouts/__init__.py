@@ -10,7 +10,9 @@
 
 from rnnconvert.layouts.cells import CELLS, Cell, parameter_count, require_same_function
 from rnnconvert.layouts.interpret import (
+    contiguous,
     convert,
+    copy_block,
     gate_slices,
     pack,
     relay_bias,
@@ -29,7 +31,9 @@ __all__ = [
     "Layout",
     "MatrixForm",
     "RnnWeights",
+    "contiguous",
     "convert",
+    "copy_block",
     "find",
     "gate_slices",
     "merge_bias",

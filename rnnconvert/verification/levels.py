@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from rnnconvert.edits import check_edit, whole
+from rnnconvert.edits import check_edit, side_by_side
 from rnnconvert.errors import UsageError
 from rnnconvert.plan import Edit, Plan, Relay, Scale, SiteChange, TensorChange
 from rnnconvert.report import LevelResult
@@ -22,7 +23,7 @@ _EPS64 = float(np.finfo(np.float64).eps)
 class Reader(Protocol):
     """An opened container, as far as verification needs it."""
 
-    def dataset(self, path: str) -> Any: ...
+    def loader(self, path: str) -> Callable[[], Any]: ...
 
     def read(self, path: str) -> np.ndarray[Any, Any]: ...
 
@@ -54,15 +55,22 @@ def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelRes
     """
     counts = {"exact": 0, "merged": 0, "scaled": 0}
     suspicions: list[str] = []
-    for change in (*plan.tensor_changes, *plan.optimizer.changes):
-        here = whole(source.dataset(change.source.path))
-        there = whole(written.dataset(change.target.path))
-        difference = check_edit(change.edit, here, there)
+    changes = (*plan.tensor_changes, *plan.optimizer.changes)
+    checks = [
+        partial(
+            _check_tensor,
+            change,
+            source.loader(change.source.path),
+            written.loader(change.target.path),
+        )
+        for change in changes
+    ]
+    for change, (difference, suspicion) in zip(changes, side_by_side(checks), strict=True):
         if difference:
             failure = f"{change.target.path}: {difference}"
             return LevelResult("failed", detail=failure, worst=change.target.path), suspicions
         counts[_kind_of_check(change.edit)] += 1
-        suspicions += _suspicion(change, here)
+        suspicions += suspicion
     parts = [
         text.format(counts[kind])
         for kind, text in (
@@ -74,6 +82,14 @@ def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelRes
     ]
     detail = ", ".join(parts) or "no tensor changes, only the config"
     return LevelResult("passed", detail=detail), suspicions
+
+
+def _check_tensor(
+    change: TensorChange, source: Callable[[], Any], written: Callable[[], Any]
+) -> tuple[str | None, list[str]]:
+    """The difference in one tensor, if any, and what is odd about its source."""
+    here = source()
+    return check_edit(change.edit, here, written()), _suspicion(change, here)
 
 
 def _kind_of_check(edit: Edit) -> str:
