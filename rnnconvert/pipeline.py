@@ -83,6 +83,11 @@ class Options:
                 listed = ", ".join(str(choice) for choice in known if choice)
                 raise UsageError(f"{name}={value!r}: expected one of {listed}")
 
+    @property
+    def extension(self) -> str | None:
+        """Extension of the output where it is not the input's."""
+        return ".keras" if self.to == "keras" else None
+
 
 def run(source: Path, output: Path | None, options: Options) -> Report:
     """Convert one file. A ConversionError that is raised carries a partial report, if there is one.
@@ -90,6 +95,8 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
+    if options.in_place:
+        source = source.resolve()  # through a link, the file itself is replaced and not the link
     try:
         return _run(source, output, options)
     except ConversionError as error:

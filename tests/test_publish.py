@@ -23,7 +23,7 @@ import rnnconvert
 from rnnconvert.containers import keras_h5
 from rnnconvert.errors import OutputError, UsageError
 
-INTERRUPTED = "interrupted; no output was written"
+INTERRUPTED = "interrupted; no unfinished output is left"
 OLD = b"an older file of the user"
 
 

@@ -44,7 +44,7 @@ def convert_all(
     if len(paths) > 1 and target is not None and not target.is_dir():
         raise UsageError("with several inputs the output must be an existing directory",
                          path=str(target))  # fmt: skip
-    _refuse_clashes(paths, target)
+    _refuse_clashes(paths, target, chosen)
     output.check_report_path(paths, target)
     outcomes = _for_each(partial(_convert_one, target=target, options=chosen), paths, jobs)
     codes = []
@@ -96,14 +96,22 @@ def _output_path(given: str | None) -> Path | None:
     return path
 
 
-def _refuse_clashes(paths: Sequence[Path], target: Path | None) -> None:
-    """Two inputs of one name can't go into one directory."""
-    if target is None or len(paths) < 2:
+def _refuse_clashes(paths: Sequence[Path], target: Path | None, options: Options) -> None:
+    """Two inputs must not be written to one place, nor one over another."""
+    from rnnconvert import pipeline
+    from rnnconvert.publish import default_output
+
+    if len(paths) < 2 or options.in_place:
         return
-    names = [path.name for path in paths]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    outputs = [default_output(path, pipeline.SUFFIX, options.extension) for path in paths]
+    if target is not None:
+        outputs = [target / output.name for output in outputs]
+    twice = sorted({output for output in outputs if outputs.count(output) > 1})
     if twice:
-        raise UsageError(f"several inputs would be written as {target / twice[0]}")
+        raise UsageError(f"several inputs would be written as {twice[0]}")
+    overwritten = {path.absolute() for path in paths} & {path.absolute() for path in outputs}
+    if overwritten:
+        raise UsageError(f"{min(overwritten)} is an input, and another one would be written there")
 
 
 def _for_each(

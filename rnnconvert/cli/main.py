@@ -29,7 +29,7 @@ def display_options(command: Command) -> Command:
         click.option("--json", "as_json", is_flag=True, help="Print the JSON report to stdout."),
         click.option(
             "--report",
-            type=click.Path(),
+            type=click.Path(readable=False),
             metavar="FILE",
             help="Write the JSON report to FILE, also on failure; - is stdout.",
         ),
@@ -39,7 +39,11 @@ def display_options(command: Command) -> Command:
 
 
 _PATHS = click.argument(
-    "paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH..."
+    "paths",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, readable=False),
+    metavar="PATH...",
 )
 
 
@@ -84,7 +88,7 @@ def cli() -> None:
     "-o",
     "--output",
     "output_path",
-    type=click.Path(),
+    type=click.Path(readable=False),
     metavar="PATH",
     help="Where to write; with several inputs a directory. Default: model.h5 -> model.portable.h5.",
 )
@@ -175,7 +179,7 @@ def main() -> None:
         error.show()
         sys.exit(UsageError.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; no output was written", err=True)
+        click.echo("interrupted; no unfinished output is left", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader has seen enough; what Python still holds goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rnnconvert.layouts.cells import CELLS, Cell
 
 FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
-Array = NDArray[np.generic]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, eq=False)

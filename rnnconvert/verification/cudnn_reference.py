@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+Float = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def run(

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float = NDArray[np.float64]
+Float = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def sigmoid(x: Float) -> Float:

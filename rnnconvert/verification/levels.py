@@ -254,7 +254,7 @@ def layer_tolerance(change: SiteChange, old: dict[str, Any], timesteps: int) -> 
     tolerance = 8.0 * timesteps * width * _EPS64
     eps = float(np.finfo(old["kernel"].dtype).eps)
     if any(isinstance(c.edit, Relay) and c.edit.merges for c in change.changes):
-        largest = _largest(old["bias"]) * 2
+        largest = _largest(old["bias"]) * 2  # infinity does not count: it would allow anything
         tolerance += 2.0 * timesteps * eps * max(largest, 1.0)
     if any(isinstance(c.edit, Scale) for c in change.changes):
         rows = sum(
