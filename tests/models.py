@@ -57,6 +57,13 @@ OWN = _models("*/*/model.h5", FIXTURES)
 FURTHER = _models("keras/*/*/full.h5", SHARED / "fixtures") + _models(
     "plain/*/*/full.h5", SHARED / "fixtures"
 )
+WEIGHTS_ONLY = [
+    path
+    for model in OWN + FURTHER
+    for path in [model.path.with_name("weights.h5")]
+    if path.exists()
+]
+"""Weights-only files; the whole model lies beside each."""
 REAL = sorted(
     path
     for path in (SHARED / "real-models").glob("*")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rnnconvert.plan import Plan, SiteChange
     from rnnconvert.report import LevelResult, Report
 
+_WIDE = 125
+"""Width from which the table has room for the formula of the number of weights."""
 _PLAIN_WIDTH = 240
 """Width where output goes to a file or a pipe: names are never cut there."""
 
@@ -197,25 +199,22 @@ class Output:
         if not sites:
             self._out.print("  no recurrent layers")
             return
-        table = _table(
-            "recurrent layer", "cell", "from", "to", ">units", ">inputs", ">weights", "", ">after",
-            "formula",
-        )  # fmt: skip
+        wide = self._out.width >= _WIDE
+        columns = ["recurrent layer", "from", "to", ">units", ">inputs", ">weights", "", ">after"]
+        table = _table(*columns, *(["formula"] if wide else []))
         for change in sites:
             site = change.site
-            target = change.target_layout if change.changes else "as it is"
-            table.add_row(
-                printable(site.path),
-                site.cell,
-                site.class_name or site.layout,
-                _target_class(change) if change.changes else target,
+            cells = [
+                printable(site.path.removeprefix("model/")),
+                site.class_name or _class_of(site.layout, site.cell),
+                _target_class(change) if change.changes else "as it is",
                 str(site.units),
                 str(site.input_dim),
                 str(site.parameters),
                 "->",
                 str(site.parameters_as(change.target_layout)),
-                _formula(change),
-            )
+            ]
+            table.add_row(*cells, *([_formula(change)] if wide else []))
         self._out.print(table)
 
     def _details(self, sites: tuple[SiteChange, ...], changes: tuple[Any, ...]) -> None:
@@ -281,10 +280,22 @@ def _table(*columns: str) -> Table:
 
 
 def _target_class(change: SiteChange) -> str:
-    names = {"lstm": "LSTM", "gru": "GRU(reset_after)"}
-    if change.site.is_cudnn:
-        return names[change.site.cell]
-    return f"{change.site.class_name} rescaled"
+    site = change.site
+    if site.is_cudnn:
+        return _class_of(change.target_layout, site.cell)
+    return f"{site.class_name} rescaled"
+
+
+def _class_of(layout: str, cell: str) -> str:
+    """The Keras class that stores `cell` in `layout`."""
+    if layout == "keras-cudnn":
+        return f"CuDNN{cell.upper()}"
+    return {
+        "lstm": "LSTM",
+        "gru": "GRU(reset_after)",
+        "gru_reset_before": "GRU",
+        "conv_lstm": "ConvLSTM",
+    }.get(cell, "SimpleRNN")
 
 
 def _formula(change: SiteChange) -> str:

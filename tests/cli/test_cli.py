@@ -130,8 +130,8 @@ def test_a_conversion(cli, tmp_path):
     result = cli("cudnn-to-keras", "m.h5")
     assert (result.code, result.err) == (0, "")
     assert model.read_bytes() == content
-    assert "model/cu_lstm" in result.out
-    assert "model/cu_gru" in result.out
+    assert "cu_lstm" in result.out
+    assert "cu_gru" in result.out
     assert "GRU(reset_after)" in result.out
     weights, layers, whole = level_lines(result.out)
     assert weights == (
