@@ -130,6 +130,7 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
         output = _output_path(source, output, to, options)
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
+        report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to)))
         directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
@@ -176,6 +177,17 @@ def _output_path(source: Path, output: Path | None, to: str, options: Options) -
     if output.is_dir():
         return output / default_output(source, SUFFIX, extension).name
     return output
+
+
+def _name_warnings(output: Path, to: str) -> tuple[str, ...]:
+    """Keras 3 goes by a file's name, so a good file under a wrong name does not load."""
+    if to == "keras" and output.suffix != ".keras":
+        return ("Keras 3 loads this file only under a name that ends in .keras",)
+    if to != "keras" and output.suffix not in (".h5", ".hdf5"):
+        return ("Keras 3 loads this file only under a name that ends in .h5 or .hdf5",)
+    if to == "weights" and output.name.endswith(".weights.h5"):
+        return ("Keras 3 takes a name that ends in .weights.h5 for its own format; use another",)
+    return ()
 
 
 def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> Report:
