@@ -174,8 +174,13 @@ def _optimizer(value: Config) -> Config:
                 "name": None,
             },
         }
+    if not old.get("use_ema"):
+        for key in ("use_ema", "ema_momentum", "ema_overwrite_frequency"):
+            old.pop(key, None)
+    if old.get("epsilon", 0.0) is None:
+        old["epsilon"] = 1e-7  # Keras' own meaning of None
     keys = _COMMON_KEYS + _OPTIMIZER_KEYS[name]
-    config = {key: old[key] for key in keys if key in old}
-    if config.get("epsilon", 0.0) is None:
-        config["epsilon"] = 1e-7  # Keras' own meaning of None
+    # What is off is left out: Keras 2 reads this as an optimizer of its older generation, which
+    # does not know all of these keys.
+    config = {key: old[key] for key in keys if old.get(key) is not None}
     return {"class_name": name, "config": config}
