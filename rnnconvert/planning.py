@@ -10,8 +10,10 @@ from rnnconvert.edits import merged_slots_agree
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.keras_config import port, recurrent_layers
 from rnnconvert.keras_config.port import Ported
-from rnnconvert.keras_config.recurrent import CONV_CLASSES, GRU_CLASSES, LSTM_CLASSES
-from rnnconvert.keras_config.repairs import EXPLICIT_RECURRENT_ACTIVATION
+from rnnconvert.keras_config.recurrent import (
+    EXPLICIT_RECURRENT_ACTIVATION,
+    default_recurrent_activation,
+)
 from rnnconvert.keras_config.training import is_new_generation, optimizer_class
 from rnnconvert.keras_config.tree import layer_name, parse_version, root, show_path, walk
 from rnnconvert.keras_optimizer import (
@@ -164,13 +166,10 @@ def _hard_sigmoid_flavour(file: KerasH5) -> str:
 
 def _with_default_activation(site: Site, keras_version: str | None) -> Site:
     """A config that does not name the recurrent activation means its Keras' default."""
-    gated = (*LSTM_CLASSES, *GRU_CLASSES, *CONV_CLASSES)
-    if site.recurrent_activation is not None or site.class_name not in gated:
+    if site.recurrent_activation is not None:
         return site
-    version = parse_version(keras_version)
-    old = version is None or version < EXPLICIT_RECURRENT_ACTIVATION
-    hard = old or site.class_name in CONV_CLASSES
-    return replace(site, recurrent_activation="hard_sigmoid" if hard else "sigmoid")
+    default = default_recurrent_activation(site.class_name, parse_version(keras_version))
+    return replace(site, recurrent_activation=default)
 
 
 def _hard_sigmoid_points(sites: tuple[SiteChange, ...], flavour: str, target: str) -> list[str]:

@@ -14,6 +14,8 @@ GRU_CLASSES = ("GRU", "GRUCell", "CuDNNGRU")
 SIMPLE_CLASSES = ("SimpleRNN", "SimpleRNNCell")
 CONV_CLASSES = ("ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D", "ConvLSTM2DCell")
 RECURRENT_CLASSES = LSTM_CLASSES + GRU_CLASSES + SIMPLE_CLASSES + CONV_CLASSES
+EXPLICIT_RECURRENT_ACTIVATION = (2, 3, 0)
+"""Since this version Keras' default is sigmoid; before it was hard_sigmoid."""
 GATE_COUNTS = (
     dict.fromkeys(LSTM_CLASSES + CONV_CLASSES, 4)
     | dict.fromkeys(GRU_CLASSES, 3)
@@ -72,6 +74,21 @@ def recurrent_layers(model_config: Config) -> list[RecurrentLayer]:
         trainable, frozen = _by_trainable(top, top.path[0])
         found += trainable + frozen
     return found
+
+
+def default_recurrent_activation(class_name: str, version: tuple[int, ...] | None) -> str | None:
+    """What a config that names no recurrent activation meant to the Keras that wrote it.
+
+    Args:
+        class_name: of a recurrent layer; None is returned for those without gates.
+        version: of the writer; None, if unknown, counts as old.
+    """
+    if class_name in CONV_CLASSES:
+        return "hard_sigmoid"
+    if class_name not in (*LSTM_CLASSES, *GRU_CLASSES):
+        return None
+    old = version is None or version < EXPLICIT_RECURRENT_ACTIVATION
+    return "hard_sigmoid" if old else "sigmoid"
 
 
 def activation_name(value: Any) -> str | None:

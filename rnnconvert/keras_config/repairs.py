@@ -11,21 +11,15 @@ from typing import Any
 from rnnconvert.keras_config.builtin import GONE_IN_KERAS_3, KERAS_LAYERS, UNKNOWN_IN_KERAS_3
 from rnnconvert.keras_config.changes import Changes
 from rnnconvert.keras_config.recurrent import (
-    CONV_CLASSES,
     CUDNN_CLASSES,
     GRU_CLASSES,
-    LSTM_CLASSES,
     PORTABLE_CLASSES,
     RECURRENT_CLASSES,
-    SIMPLE_CLASSES,
     activation_name,
+    default_recurrent_activation,
 )
 from rnnconvert.keras_config.tree import Config, Node, show_path
 
-EXPLICIT_RECURRENT_ACTIVATION = (2, 3, 0)
-"""Since this version Keras' default is sigmoid; before it was hard_sigmoid."""
-
-_GATED = (*LSTM_CLASSES, *GRU_CLASSES, *CONV_CLASSES)
 _TIME_MAJOR_CLASSES = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
 
 _HARD_SIGMOID_KERAS2 = {
@@ -85,13 +79,12 @@ def _make_recurrent_explicit(
     if node.class_name not in RECURRENT_CLASSES or node.class_name in CUDNN_CLASSES:
         return
     config = node.config
-    old = version is None or version < EXPLICIT_RECURRENT_ACTIVATION
+    default = default_recurrent_activation(node.class_name, version)
     if "use_bias" not in config:
         changes.put(path, config, "use_bias", True)
-    if node.class_name in _GATED and "recurrent_activation" not in config:
-        default = "hard_sigmoid" if old or node.class_name in CONV_CLASSES else "sigmoid"
+    if default is not None and "recurrent_activation" not in config:
         changes.put(path, config, "recurrent_activation", default)
-    if node.class_name in (*_GATED, *SIMPLE_CLASSES) and "activation" not in config:
+    if "activation" not in config:
         changes.put(path, config, "activation", "tanh")
     if node.class_name in GRU_CLASSES and "reset_after" not in config:
         changes.put(path, config, "reset_after", False)
