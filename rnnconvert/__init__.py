@@ -34,6 +34,7 @@ __all__ = [
     "convert",
     "inspect",
     "layouts",
+    "verify",
 ]
 
 
@@ -45,8 +46,9 @@ def convert(
     Args:
         source: the input file; it is never changed, unless with `in_place=True`.
         output: where to write; default `model.h5` to `model.portable.h5` beside the input.
-        **options: fields of `rnnconvert.pipeline.Options`, named as on the command line:
-            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, inputs.
+        **options: named as on the command line: to, verify, target, optimizer, force, in_place,
+            dry_run, check, hashes, device, seed, batch, timesteps, rtol, atol, allow_code,
+            custom_objects (a mapping, or a list of "module:name").
 
     Returns:
         The `Report`; `report.to_dict()` is its JSON form.
@@ -56,7 +58,36 @@ def convert(
     """
     from rnnconvert.pipeline import Options, run
 
-    return run(Path(source), Path(output) if output is not None else None, Options(**options))
+    return run(Path(source), Path(output) if output is not None else None, Options.of(**options))
+
+
+def verify(
+    original: str | PathLike[str],
+    converted: str | PathLike[str],
+    *,
+    earlier_report: str | PathLike[str] | None = None,
+    **options: Any,
+) -> Any:
+    """Compare two model files numerically; either may hold CuDNN layers.
+
+    Args:
+        original, converted: Keras .h5 (whole models or weights only) or .keras files.
+        earlier_report: JSON report of an earlier run; its hashes must be those of the two files.
+        **options: verify, device, hashes, seed, batch, timesteps, rtol, atol, allow_code,
+            custom_objects, as of `convert`.
+
+    Returns:
+        The `Report`, with the verdict "equivalent".
+
+    Raises:
+        DifferenceError: they differ; its `report` says where.
+        ConversionError: they can't be read or compared.
+    """
+    from rnnconvert.comparison import run
+    from rnnconvert.pipeline import Options
+
+    earlier = Path(earlier_report) if earlier_report is not None else None
+    return run(Path(original), Path(converted), Options.of(**options), earlier)
 
 
 def inspect(path: str | PathLike[str], *, target: str = "keras3", hashes: bool = True) -> Any:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rnnconvert.containers import keras_h5
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
@@ -34,13 +36,19 @@ from rnnconvert.publish import (
     write_errors,
 )
 from rnnconvert.report import FileInfo, LevelResult, Report, sha256
-from rnnconvert.verification.levels import Inputs, check_layers, check_weights
+from rnnconvert.verification.custom_objects import import_objects
+from rnnconvert.verification.devices import require_gpu
+from rnnconvert.verification.inputs import Inputs
+from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.levels import check_layers, check_weights
+from rnnconvert.verification.model_level import check_everywhere
 
-LEVELS = ("none", "weights", "layers")
+LEVELS = ("none", "weights", "layers", "model")
 CONTAINERS = ("h5", "keras", "weights")
 SUFFIX = ".portable"
 _EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras"}
-_MODEL_LEVEL = (LevelResult("skipped", reason="not built yet"),)
+_INPUTS = tuple(field.name for field in fields(Inputs))
+DEVICES = ("auto", "cpu", "gpu")
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,13 @@ class Options:
         dry_run: do everything, verification included, and write nothing.
         check: only plan; the report says whether the input needs conversion.
         hashes: put SHA-256 of input and output into the report.
-        inputs: of the level `layers`.
+        inputs: of the levels `layers` and `model`.
+        device: where the level `model` runs: one of DEVICES.
+        permissions: which code of the model file may run for that.
     """
 
     to: str | None = None
-    verify: str = "layers"
+    verify: str = "model"
     target: str = "keras3"
     optimizer: str = "convert"
     force: bool = False
@@ -70,6 +80,8 @@ class Options:
     check: bool = False
     hashes: bool = True
     inputs: Inputs = field(default_factory=Inputs)
+    device: str = "auto"
+    permissions: Permissions = field(default_factory=Permissions)
 
     def __post_init__(self) -> None:
         choices = (
@@ -77,11 +89,32 @@ class Options:
             ("verify", self.verify, LEVELS),
             ("target", self.target, ("keras3", "keras2")),
             ("optimizer", self.optimizer, ("convert", "drop")),
+            ("device", self.device, DEVICES),
         )
         for name, value, known in choices:
             if value not in known:
                 listed = ", ".join(str(choice) for choice in known if choice)
                 raise UsageError(f"{name}={value!r}: expected one of {listed}")
+
+    @classmethod
+    def of(cls, **named: Any) -> Options:
+        """Options from one flat list of keywords, as the command line and the API take them.
+
+        Besides the attributes: those of `Inputs` (seed, batch, timesteps, rtol, atol), `allow_code`
+        and `custom_objects`, a mapping or a list of "module:name".
+
+        Raises:
+            UsageError: an unknown keyword, or a value that is not allowed.
+        """
+        inputs = {name: named.pop(name) for name in _INPUTS if name in named}
+        objects = named.pop("custom_objects", None) or {}
+        if not isinstance(objects, Mapping):
+            objects = import_objects(objects)
+        permissions = Permissions(bool(named.pop("allow_code", False)), objects)
+        unknown = sorted(set(named) - {f.name for f in fields(cls)})
+        if unknown:
+            raise UsageError(f"unknown option {', '.join(unknown)}")
+        return cls(inputs=Inputs(**inputs), permissions=permissions, **named)
 
     @property
     def extension(self) -> str | None:
@@ -95,6 +128,8 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
+    if options.device == "gpu" and options.verify == "model":
+        require_gpu()
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
     try:
@@ -138,6 +173,8 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
             with _finished(file, plan, temporary, to, output) as final:
+                whole = final if to == "keras" else temporary
+                report = _verify_model(report, plan, file, temporary, whole, options)
                 _require_unchanged(source, before)
                 info = _output_info(final, output, to, file, options)
                 if not options.dry_run:
@@ -200,7 +237,7 @@ def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> 
         optimizer=plan.optimizer,
         weights_level=skipped,
         layers_level=skipped,
-        model_level=_MODEL_LEVEL,
+        model_level=(skipped,),
         target_points=plan.target_points,
         warnings=plan.warnings,
         problems=plan.problems,
@@ -227,38 +264,61 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     """
     if options.verify == "none":
         asked = LevelResult("skipped", reason="not asked for (--verify none)")
-        return replace(report, weights_level=asked, layers_level=asked,
-                       model_level=(asked,), verdict="unverified")  # fmt: skip
+        return replace(report, weights_level=asked, layers_level=asked, verdict="unverified")
     with open_keras_h5(written) as copy:
-        _require_portable(copy, plan, options)
+        again = _require_portable(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
         layers = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
-        if options.verify == "layers" and weights.status == "passed":
+        if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
-            layers = check_layers(plan, file, copy, flavours, options.inputs)
+            sites = [change.site for change in again.sites]
+            layers = check_layers(plan, file, copy, sites, flavours, options.inputs)
     warnings = (*report.warnings, *suspicions)
     report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
                      verdict="equivalent")  # fmt: skip
     for name, level in (("weights", weights), ("layers", layers)):
         if level.status == "failed":
             raise _with_report(
-                DifferenceError(_describe_failure(name, level)),
+                DifferenceError(level.failure(name) + "; nothing was written"),
                 replace(report, verdict="different"),
             )
     return report
 
 
-def _describe_failure(name: str, level: LevelResult) -> str:
-    if level.max_abs is None:
-        return f"verification failed at level {name}: {level.detail}"
-    return (
-        f"verification failed at level {name}: {level.worst} differs by {level.max_abs:.3g}, "
-        f"tolerance {level.tolerance:.3g}; nothing was written"
-    )
+def _verify_model(
+    report: Report, plan: Plan, file: KerasH5, copy: Path, written: Path, options: Options
+) -> Report:
+    """Run original and result, on the CPU and where there is one on a GPU.
+
+    Raises:
+        DifferenceError: they differ; it carries the report.
+    """
+    if options.verify != "model":
+        asked = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
+        return replace(report, model_level=(asked,))
+    with open_keras_h5(copy) as copied:
+        levels = check_everywhere(
+            file.path, written, options.inputs, options.permissions, options.device,
+            partial(_on_torch, plan, file, copied, options.inputs),
+        )  # fmt: skip
+    report = replace(report, model_level=levels)
+    for level in levels:
+        if level.status == "failed":
+            raise _with_report(
+                DifferenceError(level.failure(f"model, {level.device}") + "; nothing was written"),
+                replace(report, verdict="different"),
+            )
+    return report
 
 
-def _require_portable(copy: KerasH5, plan: Plan, options: Options) -> None:
-    """The copy, opened like any input, must need nothing more."""
+def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:
+    from rnnconvert.verification.torch_engine import check_layers_on_cudnn
+
+    return check_layers_on_cudnn(plan, file, copy, inputs)
+
+
+def _require_portable(copy: KerasH5, options: Options) -> Plan:
+    """The copy, opened like any input, must need nothing more. Returns its (empty) plan."""
     again = make_plan(copy, target=options.target)
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
@@ -266,6 +326,7 @@ def _require_portable(copy: KerasH5, plan: Plan, options: Options) -> None:
             "the written file still needs conversion, a bug of rnnconvert: "
             + "; ".join(left or [change.target.path for change in again.tensor_changes])
         )
+    return again
 
 
 def _require_unchanged(source: Path, before: os.stat_result) -> None:

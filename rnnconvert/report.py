@@ -16,7 +16,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class LevelResult:
-    """Outcome of one level of verification; `reason` says why it was skipped."""
+    """Outcome of one level of verification; `reason` says why it was skipped.
+
+    `worst` is the place of the worst element; `first_difference`, where a model failed, the first
+    layer in the order of execution whose output differs.
+    """
 
     status: str
     detail: str | None = None
@@ -28,9 +32,20 @@ class LevelResult:
     tolerance: float | None = None
     worst: str | None = None
     seed: int | None = None
+    first_difference: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if value is not None}
+
+    def failure(self, name: str) -> str:
+        """The sentence of the error that follows from a failed level."""
+        if self.max_abs is None:
+            return f"verification failed at level {name}: {self.detail}"
+        first = f"; the first layer that differs is {self.first_difference}"
+        return (
+            f"verification failed at level {name}: {self.worst} differs by {self.max_abs:.3g}, "
+            f"tolerance {self.tolerance:.3g}{first if self.first_difference else ''}"
+        )
 
 
 @dataclass(frozen=True)

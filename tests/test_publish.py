@@ -205,7 +205,7 @@ edits = []
 def stall(*arguments, original=keras_h5.apply_edit):
     original(*arguments)
     edits.append(1)
-    if len(edits) == 2:
+    if len(edits) == 5:  # the first bias: matrices are written by threads, biases by the main one
         print("now", flush=True)
         time.sleep(60)
 keras_h5.apply_edit = stall

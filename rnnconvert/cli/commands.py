@@ -27,20 +27,13 @@ def convert_all(
     paths: Sequence[Path],
     output_path: str | None = None,
     jobs: int = 1,
-    seed: int = 0,
-    batch: int | None = None,
-    timesteps: int | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins."""
     from rnnconvert.pipeline import Options
-    from rnnconvert.verification.levels import BATCH, TIMESTEPS, Inputs
 
     target = _output_path(output_path)
-    inputs = Inputs(seed, batch or BATCH, timesteps or TIMESTEPS, rtol, atol)
-    chosen = Options(hashes=output.wants_report, inputs=inputs, **options)
+    chosen = Options.of(hashes=output.wants_report, **options)
     if len(paths) > 1 and target is not None and not target.is_dir():
         raise UsageError("with several inputs the output must be an existing directory",
                          path=str(target))  # fmt: skip
@@ -84,6 +77,31 @@ def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
             codes.append(error.exit_code)
     output.finish()
     return max(codes)
+
+
+def verify_pair(output: Output, *, original: Path, converted: Path, **options: Any) -> int:
+    """Compare two files. A report that exists is one to check the files by."""
+    from rnnconvert import comparison
+    from rnnconvert.pipeline import Options
+
+    output.check_report_path([original, converted], None)
+    earlier = output.take_existing_report()
+    chosen = Options.of(hashes=output.wants_report, **options)
+    code = 0
+    try:
+        report = comparison.run(original, converted, chosen, earlier)
+        output.comparison(report, earlier)
+    except ConversionError as error:
+        if error.report is not None:
+            output.comparison(error.report, earlier)
+        else:
+            output.failed_report("verify", original, error)
+        if output.debug:
+            output.traceback(error)
+        output.error(error)
+        code = error.exit_code
+    output.finish()
+    return code
 
 
 def _output_path(given: str | None) -> Path | None:

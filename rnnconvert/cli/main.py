@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from rnnconvert.errors import ConversionError, OutputError, UsageError
+from rnnconvert.cli.opaque import opaque
+from rnnconvert.cli.run import run_command
+from rnnconvert.errors import OutputError, UsageError
 
 INTERRUPTED = 130
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -54,6 +56,39 @@ def _choice(name: str, choices: list[str], default: str, text: str) -> Callable[
     )
 
 
+def verification_options(command: Command) -> Command:
+    """How models are compared: by the commands that convert, and by `verify`."""
+    for option in (
+        click.option(
+            "--custom-objects", multiple=True, metavar="MODULE:NAME",
+            help="A class, function or dict of them that the model needs; it is imported.",
+        ),
+        click.option("--allow-code", is_flag=True, help="Run the code of Lambda layers."),
+        click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance, added to it."),
+        click.option(
+            "--rtol", type=click.FloatRange(0),
+            help="Tolerance relative to the largest output. Default: by dtype and depth.",
+        ),
+        click.option(
+            "--timesteps", type=click.IntRange(1),
+            help="Length of inputs whose length the model leaves open. Default: 7.",
+        ),
+        click.option(
+            "--batch", type=click.IntRange(1), help="Batch size of the inputs. Default: 3."
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0), default=0, show_default=True,
+            help="Of the random inputs.",
+        ),
+        _choice(
+            "--device", ["auto", "cpu", "gpu"], "auto",
+            "Where models run: the CPU always, a GPU too where there is one; gpu insists on it.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
@@ -76,6 +111,8 @@ def cli() -> None:
     \b
     rnnconvert inspect model.h5             what is inside
     rnnconvert cudnn-to-keras model.h5      convert, verify, write model.portable.h5
+    rnnconvert verify old.h5 new.h5         compare two models numerically
+    rnnconvert opaque size|unpack|pack      cuDNN's flat buffer of parameters
 
     Exit codes: 0 done or nothing to do; 1 a difference, or --check found work; 2 usage;
     3 unreadable input; 4 not convertible; 5 output exists or can't be written; 130 interrupted.
@@ -97,16 +134,9 @@ def cli() -> None:
     type=click.Choice(["h5", "keras", "weights"]),
     help="The output's container. Default: as the input, or by the output's extension.",
 )
-@_choice("--verify", ["none", "weights", "layers"], "layers", "How deep to verify before writing.")
+@_choice("--verify", ["none", "weights", "layers", "model"], "model", "How deep to verify.")
 @_choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both.")
 @_choice("--optimizer", ["convert", "drop"], "convert", "What happens to optimizer state.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the random inputs."
-)
-@click.option("--batch", type=click.IntRange(1), help="Batch size of the random inputs.")
-@click.option("--timesteps", type=click.IntRange(1), help="Time steps of the random inputs.")
-@click.option("--rtol", type=click.FloatRange(0), help="Relative tolerance. Default: by dtype.")
-@click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance. Default: by dtype.")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if any input needs conversion.")
 @click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing.")
 @click.option("-f", "--force", is_flag=True, help="Overwrite an existing output.")
@@ -119,6 +149,7 @@ def cli() -> None:
     show_default=True,
     help="Inputs converted side by side.",
 )
+@verification_options
 @display_options
 def cudnn_to_keras(**arguments: Any) -> None:
     """Convert CuDNNLSTM and CuDNNGRU layers to LSTM and GRU(reset_after=True).
@@ -129,7 +160,7 @@ def cudnn_to_keras(**arguments: Any) -> None:
     """
     from rnnconvert.cli.commands import convert_all
 
-    _run(convert_all, arguments)
+    run_command(convert_all, arguments)
 
 
 @cli.command(context_settings=_CONTEXT)
@@ -140,30 +171,28 @@ def inspect(**arguments: Any) -> None:
     """Show what a model file holds, and what a conversion would do. Writes nothing."""
     from rnnconvert.cli.commands import inspect_all
 
-    _run(inspect_all, arguments)
+    run_command(inspect_all, arguments)
 
 
-def _run(command: Callable[..., int], arguments: dict[str, Any]) -> None:
-    """Call a command, and turn what it raises into one line and an exit code."""
-    from rnnconvert.cli.output import Output
+@cli.command(context_settings=_CONTEXT)
+@click.argument("original", type=click.Path(path_type=Path, readable=False))
+@click.argument("converted", type=click.Path(path_type=Path, readable=False))
+@_choice("--verify", ["weights", "layers", "model"], "model", "How deep to compare.")
+@verification_options
+@display_options
+def verify(**arguments: Any) -> None:
+    """Compare two model files numerically; either may hold CuDNN layers.
 
-    debug = arguments.pop("debug")
-    output = Output(
-        quiet=arguments.pop("quiet"),
-        verbose=arguments.pop("verbose"),
-        no_color=arguments.pop("no_color"),
-        as_json=arguments.pop("as_json"),
-        report=arguments.pop("report"),
-        debug=debug,
-    )
-    try:
-        code = command(output, **arguments)
-    except ConversionError as error:
-        if debug:
-            output.traceback(error)
-        output.error(error)
-        code = error.exit_code
-    sys.exit(code)
+    Whole models are run side by side on the same random inputs; weights-only files are compared
+    tensor by tensor and layer by layer. If the file of --report exists, it is not replaced: its
+    hashes must be those of the two files, so that what is deployed is what was verified.
+    """
+    from rnnconvert.cli.commands import verify_pair
+
+    run_command(verify_pair, arguments)
+
+
+cli.add_command(opaque)
 
 
 def main() -> None:

@@ -112,6 +112,26 @@ class Output:
         self._points(found.plan.target_points)
         self._out.print(f"  {_verdict_line(found.plan)}")
 
+    def comparison(self, report: Report, earlier: Path | None) -> None:
+        """The result of `verify`."""
+        self._documents.append(report.to_dict())
+        if self._json or self.quiet:
+            return
+        for info in (report.input, report.output):
+            self._out.print(f"[bold]{printable(info.path)}[/]  {_file_line(info)}")  # type: ignore[union-attr]
+        if earlier is not None:
+            self._out.print(f"  [green]ok[/] the files are those of {printable(earlier)}")
+        for name, level in report.levels:
+            self._out.print(f"  {_level_line(name, level)}")
+        self._out.print(f"  {report.verdict}")
+
+    def take_existing_report(self) -> Path | None:
+        """The file of `--report` if it exists: then it is to be read, and not to be replaced."""
+        if self._report is None or not Path(self._report).exists():
+            return None
+        existing, self._report = Path(self._report), None
+        return existing
+
     def failed_report(self, command: str, path: Path, error: ConversionError | None) -> None:
         """A report for an input of which nothing is known but the error."""
         from rnnconvert.report import FileInfo, Report
@@ -317,19 +337,26 @@ def _formula(change: SiteChange) -> str:
 
 
 def _file_line(info: Any) -> str:
-    kind = {"keras-h5-model": "Keras HDF5, whole model", "keras-h5-weights": "Keras HDF5, weights"}
+    kind = {
+        "keras-h5-model": "Keras HDF5, whole model",
+        "keras-h5-weights": "Keras HDF5, weights",
+        "keras": "Keras 3 .keras",
+    }
     version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
     return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
 
 
 def _level_line(name: str, level: LevelResult) -> str:
+    if level.device == "gpu" or name == "model":
+        name = f"{name} ({level.device})" if level.device else name
     if level.status == "skipped":
         return f"[yellow]-[/] {name}: skipped, {printable(level.reason)}"
     mark = "[green]ok[/]" if level.status == "passed" else "[red]FAILED[/]"
     text = f"{mark} {name}: "
     if level.max_abs is not None:
         text += f"max difference {level.max_abs:.2g} (tolerance {level.tolerance:.2g}), "
-    return text + printable(level.detail or "")
+    engine = f", {level.engine}" if level.engine else ""
+    return text + printable((level.detail or "") + engine)
 
 
 def _verdict_line(plan: Plan) -> str:

@@ -7,8 +7,22 @@ from pathlib import Path
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
+_ZIP = b"PK\x03\x04"
 _LFS = b"version https://git-lfs"
 _USERBLOCKS = (0, 512, 1024, 2048, 4096, 8192)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file holds HDF5, whatever its name."""
+    with path.open("rb") as file:
+        start = file.read(_USERBLOCKS[-1] + len(_HDF5))
+    return any(start[at : at + len(_HDF5)] == _HDF5 for at in _USERBLOCKS)
+
+
+def is_zip(path: Path) -> bool:
+    """Whether a file holds a zip archive, as `.keras` files are."""
+    with path.open("rb") as file:
+        return file.read(len(_ZIP)) == _ZIP
 
 
 def require_hdf5(path: Path) -> None:
@@ -49,7 +63,7 @@ def _explain(start: bytes) -> UnreadableInputError | NotConvertibleError:
         return UnreadableInputError(
             "a git-lfs pointer, not the model itself; run 'git lfs pull' to fetch the model"
         )
-    if start.startswith(b"PK\x03\x04"):
+    if start.startswith(_ZIP):
         return NotConvertibleError(
             "a zip file (a .keras model?), which this version can't convert; give the .h5 file"
         )

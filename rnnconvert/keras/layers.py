@@ -18,10 +18,26 @@ converted one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 from keras import ops
+
+_ON_CUDNN: ContextVar[bool] = ContextVar("on_cudnn", default=False)
+
+
+@contextmanager
+def on_cudnn() -> Iterator[None]:
+    """Inside, the layers run on cuDNN's own kernels: TensorFlow or torch with a GPU only."""
+    token = _ON_CUDNN.set(True)
+    try:
+        yield
+    finally:
+        _ON_CUDNN.reset(token)
+
 
 _NO_MASKS = "Masking is not supported for CuDNN RNNs."
 _ONLY = {
@@ -41,6 +57,7 @@ Shape = tuple[int | None, ...]
 class _CuDNNRNN(keras.layers.Layer):
     """What both layers share; a subclass says how many gates and states, and computes a step."""
 
+    cell: str
     gates: int
     state_count: int
 
@@ -192,6 +209,8 @@ class _CuDNNRNN(keras.layers.Layer):
 
     def _run(self, sequences: Any, states: list[Any]) -> tuple[Any, list[Any]]:
         """All outputs (batch, time, units) and the last states."""
+        if _ON_CUDNN.get():
+            return self._run_on_cudnn(sequences, states)
         # Keras' matmul computes float64 in float32 on torch; its einsum does not.
         weights = self._as_cudnn_reads(self.kernel)
         recurrent = self._as_cudnn_reads(self.recurrent_kernel)
@@ -207,6 +226,16 @@ class _CuDNNRNN(keras.layers.Layer):
 
         states, history = ops.scan(step, states, from_input, length=sequences.shape[1])
         return ops.swapaxes(history[0], 0, 1), states
+
+    def _run_on_cudnn(self, sequences: Any, states: list[Any]) -> tuple[Any, list[Any]]:
+        from rnnconvert.keras import cudnn
+
+        run = {"tensorflow": cudnn.run_on_tensorflow, "torch": cudnn.run_on_torch}
+        if self.go_backwards:
+            sequences = ops.flip(sequences, axis=1)
+        stored = (self.kernel, self.recurrent_kernel, self.bias)
+        weights = tuple(ops.cast(ops.convert_to_tensor(w), self.compute_dtype) for w in stored)
+        return run[keras.backend.backend()](self.cell, weights, sequences, states)
 
     def _as_cudnn_reads(self, stored: Any) -> Any:
         """A stored matrix (inputs, gates*units) as cuDNN's of all gates, (gates*units, inputs)."""
@@ -258,6 +287,7 @@ class CuDNNLSTM(_CuDNNRNN):
         ValueError: a key asks for something that cuDNN does not compute.
     """
 
+    cell = "lstm"
     gates = 4
     state_count = 2
 
@@ -299,6 +329,7 @@ class CuDNNGRU(_CuDNNRNN):
         ValueError: a key asks for something that cuDNN does not compute.
     """
 
+    cell = "gru"
     gates = 3
     state_count = 1
 

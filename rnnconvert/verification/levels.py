@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from rnnconvert.edits import check_edit, side_by_side
-from rnnconvert.errors import UsageError
-from rnnconvert.plan import Edit, Plan, Relay, Scale, SiteChange, TensorChange
+from rnnconvert.plan import Edit, Plan, Relay, Scale, Site, TensorChange
 from rnnconvert.report import LevelResult
 from rnnconvert.verification import cudnn_reference, keras_reference
+from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
+from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Inputs
 
-TIMESTEPS = 7
-BATCH = 3
+_FLAGS = ("return_sequences", "return_state", "go_backwards", "stateful")
+"""Those that decide what a layer computes; time_major and unroll only say how."""
 _EPS64 = float(np.finfo(np.float64).eps)
 
 
@@ -26,25 +27,6 @@ class Reader(Protocol):
     def loader(self, path: str) -> Callable[[], Any]: ...
 
     def read(self, path: str) -> np.ndarray[Any, Any]: ...
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """How the random inputs of the level `layers` are made."""
-
-    seed: int = 0
-    batch: int = BATCH
-    timesteps: int = TIMESTEPS
-    rtol: float | None = None
-    atol: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < np.inf:
-                raise UsageError(f"{name}={value}: expected a number from 0")
-        if self.seed < 0 or self.batch < 1 or self.timesteps < 1:
-            raise UsageError("seed must be 0 or more, batch and timesteps at least 1")
 
 
 def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelResult, list[str]]:
@@ -118,147 +100,175 @@ def _blocks(values: Any) -> Iterable[Any]:
         yield values[start : start + rows]
 
 
+@dataclass(frozen=True)
+class Side:
+    """One of two layers that must compute the same.
+
+    Attributes:
+        site: what it is, in the layout it is stored in.
+        reader: where its tensors are read.
+        flavour: whose hard_sigmoid its weights are made for, "keras2" or "keras3".
+        edits: what was or would be done to make it portable; a merged or rescaled weight was
+            rounded once.
+    """
+
+    site: Site
+    reader: Reader
+    flavour: str
+    edits: tuple[Edit, ...] = ()
+
+    def tensors(self) -> dict[str, Any]:
+        return {kind: self.reader.read(tensor.path) for kind, tensor in self.site.tensors.items()}
+
+    @property
+    def shows_flags(self) -> bool:
+        """A weights-only file says nothing of flags and activations."""
+        return bool(self.site.class_name)
+
+    @property
+    def flags(self) -> str:
+        """E.g. "forward, return_sequences"."""
+        return ", ".join((self.site.direction, *sorted(set(_FLAGS) & set(self.site.flags))))
+
+    @property
+    def why_not(self) -> str | None:
+        """Why this layer can't be run here."""
+        if self.site.cell == "conv_lstm":
+            return f"{self.site.class_name}: weights level only"
+        for name in (self.site.activation, self.site.recurrent_activation):
+            if name not in (None, "hard_sigmoid", *keras_reference.ACTIVATIONS):
+                return f"activation {name} is not known here"
+        return None
+
+
 def check_layers(
-    plan: Plan, source: Reader, written: Reader, flavours: tuple[str, str], inputs: Inputs
+    plan: Plan,
+    source: Reader,
+    written: Reader,
+    written_sites: Sequence[Site],
+    flavours: tuple[str, str],
+    inputs: Inputs,
 ) -> LevelResult:
     """The source's equations on the source's weights against Keras' on the written ones.
 
     Args:
+        plan: of the conversion.
+        source, written: the opened containers.
+        written_sites: the recurrent layers as found in the written file.
         flavours: whose hard_sigmoid the source's and the written file's weights are made for.
     """
+    pairs = []
+    for change, after in zip(plan.sites, written_sites, strict=True):
+        if change.changes:
+            edits = tuple(tensor.edit for tensor in change.changes)
+            pairs.append(
+                (
+                    Side(change.site, source, flavours[0], edits),
+                    Side(after, written, flavours[1]),
+                )
+            )
+    return check_pairs(pairs, inputs)
+
+
+def check_pairs(pairs: Sequence[tuple[Side, Side]], inputs: Inputs) -> LevelResult:
+    """Each pair of layers on the same random input and states, in float64."""
     generator = np.random.default_rng(inputs.seed)
     worst = LevelResult("passed", device="cpu", max_abs=0.0, max_rel=0.0, tolerance=0.0)
     worst_ratio = -1.0
     ran, skipped = 0, []
-    for change in plan.sites:
-        if not change.changes:
+    for one, other in pairs:
+        why_not = one.why_not or other.why_not
+        if why_not:
+            skipped.append(f"{one.site.path} ({why_not})")
             continue
-        if change.site.cell == "conv_lstm":
-            skipped.append(f"{change.site.path} ({change.site.class_name}: weights level only)")
-            continue
-        missing = _unknown_activation(change)
-        if missing:
-            skipped.append(f"{change.site.path} (activation {missing} is not known here)")
-            continue
-        result = _check_site(change, source, written, flavours, generator, inputs)
+        if one.shows_flags and other.shows_flags and one.flags != other.flags:
+            detail = f"{one.site.path} is {one.flags}, the other {other.flags}"
+            return LevelResult("failed", detail=detail, worst=one.site.path)
+        result = _check_pair(one, other, generator, inputs)
         ran += 1
         assert result.max_abs is not None
         assert result.tolerance is not None
-        ratio = _ratio(result.max_abs, result.tolerance)
+        ratio = in_tolerances(result.max_abs, result.tolerance)
         if ratio > worst_ratio:
             worst, worst_ratio = result, ratio
     if not ran:
         reason = "; ".join(skipped) or "no recurrent layer changes its weights"
         return LevelResult("skipped", reason=reason)
-    detail = f"{ran} layers, {inputs.timesteps} time steps, batch {inputs.batch}, random states"
+    steps, batch = inputs.timesteps or TIMESTEPS, inputs.batch or BATCH
+    detail = f"{ran} layers, {steps} time steps, batch {batch}, random states"
     if skipped:
         detail += f"; not run: {'; '.join(skipped)}"
-    return LevelResult(
-        "passed" if worst_ratio <= 1 else "failed",
-        detail=detail,
-        device="cpu",
-        max_abs=worst.max_abs,
-        max_rel=worst.max_rel,
-        tolerance=worst.tolerance,
-        worst=worst.worst,
+    return replace(
+        worst, status="passed" if worst_ratio <= 1 else "failed", detail=detail, seed=inputs.seed
     )
 
 
-def _ratio(difference: float, tolerance: float) -> float:
-    """Difference in units of the tolerance; a tolerance of 0 allows only 0."""
-    if difference == 0:
-        return 0.0
-    return difference / tolerance if tolerance and np.isfinite(difference) else np.inf
-
-
-def _unknown_activation(change: SiteChange) -> str | None:
-    for name in (change.site.activation, change.site.recurrent_activation):
-        if name not in (None, "hard_sigmoid", *keras_reference.ACTIVATIONS):
-            return name
-    return None
-
-
-def _check_site(
-    change: SiteChange,
-    source: Reader,
-    written: Reader,
-    flavours: tuple[str, str],
-    generator: np.random.Generator,
-    inputs: Inputs,
+def _check_pair(
+    one: Side, other: Side, generator: np.random.Generator, inputs: Inputs
 ) -> LevelResult:
-    site = change.site
-    old = {kind: source.read(tensor.path) for kind, tensor in site.tensors.items()}
-    new = {kind: written.read(tensor.path) for kind, tensor in site.tensors.items()}
-    x = generator.standard_normal((inputs.batch, inputs.timesteps, site.input_dim))
-    h = generator.standard_normal((inputs.batch, site.units)) * 0.5
-    c = generator.standard_normal((inputs.batch, site.units)) if site.cell == "lstm" else None
+    site, batch = one.site, inputs.batch or BATCH
+    steps = inputs.timesteps or TIMESTEPS
+    old, new = one.tensors(), other.tensors()
+    x = generator.standard_normal((batch, steps, site.input_dim))
+    h = generator.standard_normal((batch, site.units)) * 0.5
+    c = generator.standard_normal((batch, site.units)) if site.cell == "lstm" else None
     with np.errstate(invalid="ignore", over="ignore"):
-        if site.is_cudnn:
-            expected = cudnn_reference.run(site.cell, old, x, h, c)
-            found = keras_reference.run(site.cell, new, x, h, c)
-        else:
-            expected = _run_plain(site.cell, old, x, h, c, change, flavours[0])
-            found = _run_plain(site.cell, new, x, h, c, change, flavours[1])
-    return _compare(change, old, expected, found, inputs)
-
-
-def _run_plain(
-    cell: str, tensors: dict[str, Any], x: Any, h: Any, c: Any, change: SiteChange, flavour: str
-) -> tuple[Any, ...]:
-    recurrent = change.site.recurrent_activation or "sigmoid"
-    if recurrent == "hard_sigmoid":
-        recurrent = f"hard_sigmoid/{flavour}"
-    return keras_reference.run(
-        cell, tensors, x, h, c,
-        activation=change.site.activation or "tanh", recurrent_activation=recurrent,
-    )  # fmt: skip
-
-
-def _compare(
-    change: SiteChange, old: dict[str, Any], expected: Any, found: Any, inputs: Inputs
-) -> LevelResult:
-    tolerance = layer_tolerance(change, old, inputs.timesteps)
-    scale = max(_largest(part) for part in expected if part is not None)
-    if inputs.atol is not None or inputs.rtol is not None:
-        tolerance = (inputs.atol or 0.0) + (inputs.rtol or 0.0) * scale
-    worst, max_abs, max_rel = "", 0.0, 0.0
+        expected = _run(one, old, x, h, c)
+        found = _run(other, new, x, h, c)
+    tolerance = layer_tolerance(site, (*one.edits, *other.edits), old, steps)
+    if inputs.asked_tolerance:
+        scale = max(largest_of(part) for part in expected if part is not None)
+        tolerance = inputs.tolerance(scale)
+    worst, where = Difference(0.0, 0.0, ()), ""
     for name, a, b in zip(("output", "h", "c"), expected, found, strict=True):
         if a is None:
             continue
-        with np.errstate(invalid="ignore"):  # inf - inf
-            difference = np.where(np.isnan(a) & np.isnan(b), 0.0, np.abs(a - b))
-        difference = np.where(np.isnan(difference), np.inf, difference)
-        place = np.unravel_index(int(np.argmax(difference)), difference.shape)
-        if difference[place] >= max_abs:
-            max_abs = float(difference[place])
-            max_rel = max_abs / max(float(abs(a[place])), 1e-300) if max_abs else 0.0
-            worst = f"{change.site.path} {name}[{', '.join(str(int(i)) for i in place)}]"
-    return LevelResult("passed", max_abs=max_abs, max_rel=max_rel, tolerance=tolerance, worst=worst)
+        here = compare(a, b)
+        if here.max_abs >= worst.max_abs:
+            worst, where = here, here.at(f"{site.path} {name}")
+    return LevelResult(
+        "passed", device="cpu", max_abs=worst.max_abs, max_rel=worst.max_rel,
+        tolerance=tolerance, worst=where,
+    )  # fmt: skip
 
 
-def _largest(values: Any) -> float:
-    """Largest absolute value; NaN and infinity do not count."""
-    wide = np.abs(np.asarray(values, np.float64))
-    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
+def _run(side: Side, tensors: dict[str, Any], x: Any, h: Any, c: Any) -> tuple[Any, ...]:
+    site = side.site
+    if site.is_cudnn:
+        return cudnn_reference.run(site.cell, tensors, x, h, c)
+    recurrent = site.recurrent_activation or "sigmoid"
+    if recurrent == "hard_sigmoid":
+        recurrent = f"hard_sigmoid/{side.flavour}"
+    return keras_reference.run(
+        site.cell, tensors, x, h, c,
+        activation=site.activation or _default_activation(site.cell),
+        recurrent_activation=recurrent,
+    )  # fmt: skip
 
 
-def layer_tolerance(change: SiteChange, old: dict[str, Any], timesteps: int) -> float:
+def _default_activation(cell: str) -> str:
+    return "relu" if cell == "rnn_relu" else "tanh"
+
+
+def layer_tolerance(
+    site: Site, edits: Iterable[Edit], old: dict[str, Any], timesteps: int
+) -> float:
     """How far two float64 runs of one layer may differ; docs/verification.md derives it.
 
     Summing d+U products in another order: (d+U) * eps64 for each time step. A weight that was
     rounded once (a merged bias, a rescaled gate) moves a gate by at most eps/2 of its dtype times
     the sum of what was rounded.
     """
-    site = change.site
+    edits = tuple(edits)
     width = site.input_dim + site.units
     tolerance = 8.0 * timesteps * width * _EPS64
     eps = float(np.finfo(old["kernel"].dtype).eps)
-    if any(isinstance(c.edit, Relay) and c.edit.merges for c in change.changes):
-        largest = _largest(old["bias"]) * 2  # infinity does not count: it would allow anything
+    if any(isinstance(edit, Relay) and edit.merges for edit in edits):
+        largest = largest_of(old["bias"]) * 2  # infinity does not count: it would allow anything
         tolerance += 2.0 * timesteps * eps * max(largest, 1.0)
-    if any(isinstance(c.edit, Scale) for c in change.changes):
+    if any(isinstance(edit, Scale) for edit in edits):
         rows = sum(
-            _largest(np.abs(values.astype(np.float64)).sum(axis=0))
+            largest_of(np.abs(values.astype(np.float64)).sum(axis=0))
             for values in old.values()
             if values.ndim == 2
         )

@@ -24,15 +24,19 @@ from rnnconvert.report import LevelResult
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 
 DISPLAY = ["--report", "--json", "--no-color", "-q, --quiet", "-v, --verbose", "--debug"]
+VERIFICATION = [
+    "--device", "--seed", "--batch", "--timesteps", "--rtol", "--atol", "--allow-code",
+    "--custom-objects",
+]  # fmt: skip
 OPTIONS = {
     "cudnn-to-keras": [
-        "-o, --output", "--to", "--verify", "--target", "--optimizer", "--seed", "--batch",
-        "--timesteps", "--rtol", "--atol", "--check", "-n, --dry-run", "-f, --force", "--in-place",
-        "-j, --jobs", *DISPLAY,
+        "-o, --output", "--to", "--verify", "--target", "--optimizer", "--check", "-n, --dry-run",
+        "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
     ],
     "inspect": ["--target", *DISPLAY],
+    "verify": ["--verify", *VERIFICATION, *DISPLAY],
 }  # fmt: skip
-COMMANDS = list(OPTIONS)
+COMMANDS = ["cudnn-to-keras", "inspect"]  # those that take one input
 
 
 def strict_json(text: str) -> Any:
@@ -45,14 +49,16 @@ def strict_json(text: str) -> Any:
 
 
 def level_lines(text: str) -> list[str]:
-    return re.findall(r"^  (?:ok|-) (?:weights|layers|model): .*$", text, re.MULTILINE)
+    return re.findall(
+        r"^  (?:ok|-) (?:weights|layers|model)(?: \(\wpu\))?: .*$", text, re.MULTILINE
+    )
 
 
 # --- help and usage -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", OPTIONS)
 def test_help_of_a_command_lists_every_option(cli, command, flag):
     result = cli(command, flag)
     assert (result.code, result.err) == (0, "")
@@ -64,7 +70,7 @@ def test_help_of_a_command_lists_every_option(cli, command, flag):
 def test_help_of_the_program(cli, flag):
     result = cli(flag)
     assert (result.code, result.err) == (0, "")
-    for command in COMMANDS:
+    for command in OPTIONS:
         assert command in result.out
     for code in ("0 done", "1 a difference", "2 usage", "3 unreadable", "4 not", "5 output", "130"):
         assert code in " ".join(result.out.split())
@@ -133,7 +139,7 @@ def test_a_conversion(cli, tmp_path):
     assert "cu_lstm" in result.out
     assert "cu_gru" in result.out
     assert "GRU(reset_after)" in result.out
-    weights, layers, whole = level_lines(result.out)
+    weights, layers, on_cpu, on_gpu = level_lines(result.out)
     assert weights == (
         "  ok weights: round trip bit-exact on 5 tensors, 1 merged biases within 0.5 ulp"
     )
@@ -142,7 +148,12 @@ def test_a_conversion(cli, tmp_path):
         r"random states",
         layers,
     )
-    assert whole == "  - model: skipped, not built yet"
+    assert re.fullmatch(
+        r"  ok model \(cpu\): max difference \S+ \(tolerance \S+\), 1 output, 2 layer calls, "
+        r"input 3x7x5, keras \S+ \(\w+\)",
+        on_cpu,
+    )
+    assert on_gpu.startswith("  - model (gpu): skipped, no CUDA device")
     size = (tmp_path / "m.portable.h5").stat().st_size
     assert result.out.splitlines()[-1] == f"  written m.portable.h5 ({size:,} bytes), equivalent"
 
@@ -357,7 +368,10 @@ def test_the_report(cli, tmp_path):
     assert levels["layers"]["status"] == "passed"
     assert levels["layers"]["device"] == "cpu"
     assert levels["layers"]["max_abs"] <= levels["layers"]["tolerance"]
-    assert levels["model"] == [{"status": "skipped", "reason": "not built yet"}]
+    on_cpu, on_gpu = levels["model"]
+    assert (on_cpu["status"], on_cpu["device"]) == ("skipped", "cpu")
+    assert "model/odd is of the custom class Odd" in on_cpu["reason"]
+    assert (on_gpu["status"], on_gpu["device"]) == ("skipped", "gpu")
     assert len(report["warnings"]) == 1
     assert report["verdict"] == "equivalent"
 

@@ -27,7 +27,14 @@ def test_the_worked_example_is_true(cli, monkeypatch, tmp_path):
     (tmp_path / source).write_bytes((ROOT / source).read_bytes())
     result = cli("cudnn-to-keras", source, "-o", output)
     assert result.code == 0
-    assert lines(result.out) == lines(expected)
+    assert lines(same_everywhere(result.out)) == lines(same_everywhere(expected))
+
+
+def same_everywhere(text):
+    """Without what another machine or another Keras may print."""
+    text = re.sub(r"keras [\d.]+", "keras X", text)
+    text = re.sub(r"(model \(cpu\): max difference) \S+", r"\1 X", text)
+    return re.sub(r"- model \(gpu\): skipped, .*", "- model (gpu): skipped", text)
 
 
 @pytest.mark.parametrize("name", ["cudnn-to-keras", "inspect"])

@@ -12,7 +12,8 @@ import rnnconvert
 from rnnconvert import layouts, pipeline
 from rnnconvert.containers import keras_h5
 from rnnconvert.verification import cudnn_reference, keras_reference
-from rnnconvert.verification.levels import Inputs, check_layers, check_weights
+from rnnconvert.verification.inputs import Inputs
+from rnnconvert.verification.levels import check_layers, check_weights
 
 CASES = [(mutant, cell) for mutant in TENSOR_MUTANTS for cell in mutant.cells]
 NAMES = {"lstm": "cu_lstm", "gru": "cu_gru"}
@@ -44,7 +45,8 @@ def check(source, written, inputs=None):
     with keras_h5.open_keras_h5(source) as old, keras_h5.open_keras_h5(written) as new:
         plan = pipeline.make_plan(old)
         weights, _ = check_weights(plan, old, new)
-        layers = check_layers(plan, old, new, ("keras2", "keras2"), inputs or Inputs())
+        sites = [change.site for change in pipeline.make_plan(new).sites]
+        layers = check_layers(plan, old, new, sites, ("keras2", "keras2"), inputs or Inputs())
     return weights, layers
 
 

@@ -1,0 +1,55 @@
+"""Comparing two arrays: the worst element and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference of two arrays.
+
+    Attributes:
+        max_abs: the difference; infinite where one side is NaN and the other is not.
+        max_rel: the same, divided by the expected value there.
+        place: index of the element.
+    """
+
+    max_abs: float
+    max_rel: float
+    place: tuple[int, ...]
+
+    def at(self, name: str) -> str:
+        """E.g. "dense_1[2, 0]"."""
+        return f"{name}[{', '.join(str(index) for index in self.place)}]"
+
+
+def compare(expected: Any, found: Any) -> Difference:
+    """The largest difference of two arrays of one shape. Equal infinities and NaN are equal."""
+    a, b = np.asarray(expected, np.float64), np.asarray(found, np.float64)
+    if not a.size:
+        return Difference(0.0, 0.0, ())
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    gap = np.where(np.isnan(gap), np.inf, gap)
+    place = np.unravel_index(int(np.argmax(gap)), gap.shape)
+    worst = float(gap[place])
+    size = abs(float(a[place]))
+    relative = worst / max(size, 1e-300) if worst and np.isfinite(worst) else worst
+    return Difference(worst, relative, tuple(int(index) for index in place))
+
+
+def largest_of(values: Any) -> float:
+    """Largest absolute value; NaN and infinity do not count."""
+    wide = np.abs(np.asarray(values, np.float64))
+    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
+
+
+def in_tolerances(gap: float, tolerance: float) -> float:
+    """A difference in units of the tolerance; a tolerance of 0 allows only 0."""
+    if gap == 0:
+        return 0.0
+    return gap / tolerance if tolerance and np.isfinite(gap) else np.inf

@@ -1,0 +1,277 @@
+"""Whole models, loaded and run in Keras 3 on whichever backend Keras uses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.containers.sniff import is_hdf5
+from rnnconvert.errors import ConversionError
+from rnnconvert.keras_config.trust import code_in_config
+from rnnconvert.planning import make_plan
+
+OLDEST_KERAS = (3, 4)
+Array = np.ndarray[Any, Any]
+
+
+class CannotRun(Exception):
+    """A model can't be run here; the text is the reason, for the report."""
+
+
+class CannotLoad(CannotRun):
+    """Keras was let near the file and does not load it."""
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What of a model file may run.
+
+    Attributes:
+        allow_code: Lambda layers, whose code is in the file.
+        custom_objects: name to class or function, for custom layers.
+    """
+
+    allow_code: bool = False
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+
+
+def import_keras() -> Any:
+    """Keras 3, ready to run.
+
+    Raises:
+        CannotRun: it or its backend is missing, or too old.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    install = 'pip install "rnnconvert[tensorflow]"'
+    try:
+        with _native_stderr_closed():
+            import keras
+    except ImportError as error:
+        name = getattr(error, "name", None) or "keras"
+        raise CannotRun(f"Keras 3 can't be imported, {name} is missing ({install})") from error
+    version = tuple(int(part) for part in keras.__version__.split(".")[:2] if part.isdigit())
+    if version < OLDEST_KERAS:
+        raise CannotRun(f"Keras 3.4 or later is needed, found {keras.__version__} ({install})")
+    return keras
+
+
+@contextmanager
+def _native_stderr_closed() -> Iterator[None]:
+    """TensorFlow's C++ tells of missing GPUs at any log level. Python's errors still come."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # there is no such stream
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        sys.stderr.flush()
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+def engine_name() -> str:
+    """E.g. "keras 3.15.1 (tensorflow)"."""
+    import keras
+
+    return f"keras {keras.__version__} ({keras.backend.backend()})"
+
+
+def load(path: Path, permissions: Permissions) -> Any:
+    """Load a model file, old or new, uncompiled.
+
+    What Keras 3 loads by itself is loaded by Keras; a file that needs conversion, CuDNN layers
+    included, by `rnnconvert.keras`.
+
+    Raises:
+        CannotRun: it holds code or custom classes that were not allowed, or only weights.
+        CannotLoad: Keras does not load it.
+    """
+    objects = dict(permissions.custom_objects)
+    safe = not permissions.allow_code
+    try:
+        if is_hdf5(path) and _needs_conversion(path, permissions):
+            from rnnconvert.keras import load_model
+
+            return load_model(path, custom_objects=objects, safe_mode=safe)
+        import keras
+
+        return keras.models.load_model(path, custom_objects=objects, compile=False, safe_mode=safe)
+    except CannotRun:
+        raise
+    except ConversionError as error:
+        raise CannotLoad(error.message) from error
+    except Exception as error:  # Keras raises all kinds of things
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise CannotLoad(f"Keras can't load it: {last}") from error
+
+
+def _needs_conversion(path: Path, permissions: Permissions) -> bool:
+    with open_keras_h5(path) as file:
+        config = file.model_config
+        if config is None:
+            raise CannotRun("a weights-only file holds no architecture")
+        vouched = permissions.custom_objects
+        code = code_in_config(config, vouched)
+        if permissions.allow_code:
+            code = [text for text in code if "custom class" in text]
+        if code:
+            hint = (
+                "--custom-objects module:name names an importable class"
+                if "custom class" in code[0]
+                else "--allow-code runs it"
+            )
+            raise CannotRun(f"{code[0]}, which is not run ({hint})")
+        return not make_plan(file).is_empty
+
+
+# --- running --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gave: its own outputs and those of its layers, in the order of execution.
+
+    Attributes:
+        outputs: name to array.
+        layers: name to array; a layer that is called more than once has an index behind its name.
+    """
+
+    outputs: dict[str, Array]
+    layers: dict[str, Array]
+
+
+class Runner:
+    """A loaded model with every layer's output within reach."""
+
+    def __init__(self, model: Any) -> None:
+        import keras
+
+        self.model = model
+        self._names, tensors = _layer_outputs(model)
+        self._all = keras.Model(model.inputs, [model.outputs, tensors]) if tensors else None
+
+    @property
+    def is_stateful(self) -> bool:
+        layers = self.model._flatten_layers()
+        return any(getattr(layer, "stateful", False) is True for layer in layers)
+
+    def run(self, arrays: list[Array]) -> Outputs:
+        """One batch; states of stateful layers stay where they are afterwards."""
+        if self._all is None:  # a subclassed model
+            outputs, layers = self.model(arrays, training=False), []
+        else:
+            outputs, layers = self._all(arrays, training=False)
+        outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+        names = [_output_name(self.model, place) for place in range(len(outputs))]
+        return Outputs(
+            {f"{name}": _numpy(value) for name, value in zip(names, outputs, strict=True)},
+            {name: _numpy(value) for name, value in zip(self._names, layers, strict=True)},
+        )
+
+
+def _layer_outputs(model: Any) -> tuple[list[str], list[Any]]:
+    """Names and tensors of every call of every layer, in the order of execution."""
+    functional = getattr(model, "_functional", None) or model
+    by_depth = getattr(functional, "_nodes_by_depth", {})
+    names: list[str] = []
+    tensors: list[Any] = []
+    for depth in sorted(by_depth, reverse=True):
+        for node in by_depth[depth]:
+            if node.is_input:
+                continue
+            for place, tensor in enumerate(node.output_tensors):
+                name = node.operation.name + (f":{place}" if place else "")
+                again = sum(other.split("#")[0] == name for other in names)
+                names.append(f"{name}#{again + 1}" if again else name)
+                tensors.append(tensor)
+    return names, tensors
+
+
+def _output_name(model: Any, place: int) -> str:
+    names = list(getattr(model, "output_names", None) or [])
+    name = names[place] if place < len(names) else ""
+    return f"output {place} ({name})" if name else f"output {place}"
+
+
+def _numpy(value: Any) -> Array:
+    import keras
+
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(value, _readable(value))))
+
+
+def _readable(value: Any) -> str:
+    import keras
+
+    dtype = str(keras.backend.standardize_dtype(value.dtype))
+    return "float32" if dtype == "bfloat16" else dtype
+
+
+# --- float64 --------------------------------------------------------------------------------
+
+
+def as_float64(model: Any, permissions: Permissions, *, wobble: float = 0.0, seed: int = 0) -> Any:
+    """A twin of a model that computes in float64.
+
+    Args:
+        model: a functional or Sequential model.
+        permissions: as it was loaded with.
+        wobble: every weight is multiplied by 1 + wobble * r, r uniform between -1 and 1.
+        seed: of r.
+
+    Raises:
+        CannotRun: the model can't be built again from its config.
+    """
+    from keras.src.saving.serialization_lib import SafeModeScope
+
+    from rnnconvert.keras import custom_objects
+
+    objects = {**custom_objects(), **permissions.custom_objects}
+    generator = np.random.default_rng(seed)
+    try:
+        config = _in_float64(model.get_config())
+        with SafeModeScope(not permissions.allow_code):
+            twin = type(model).from_config(config, custom_objects=objects)
+        weights = [np.asarray(weight) for weight in model.get_weights()]
+        twin.set_weights([_wobbled(weight, wobble, generator) for weight in weights])
+    except Exception as error:
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise CannotRun(f"no float64 twin can be built: {last}") from error
+    return twin
+
+
+def _wobbled(weight: Array, wobble: float, generator: np.random.Generator) -> Array:
+    if weight.dtype.kind != "f" and weight.dtype.name != "bfloat16":
+        return weight
+    wide = weight.astype(np.float64)
+    return wide * (1.0 + wobble * generator.uniform(-1.0, 1.0, wide.shape)) if wobble else wide
+
+
+def _in_float64(value: Any) -> Any:
+    """A config with every floating dtype, given by name or as a policy, made float64."""
+    if isinstance(value, list | tuple):
+        return type(value)(_in_float64(item) for item in value)
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: "float64" if key == "dtype" and _is_float(item) else _in_float64(item)
+        for key, item in value.items()
+    }
+
+
+def _is_float(dtype: Any) -> bool:
+    if isinstance(dtype, dict):
+        dtype = dtype.get("config", {}).get("name", "")
+    return isinstance(dtype, str) and "float" in dtype

@@ -1,0 +1,366 @@
+"""The level `model`: both whole models run on the same inputs, and every output is compared.
+
+docs/verification.md derives the tolerances.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.errors import NotConvertibleError
+from rnnconvert.report import LevelResult
+from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
+from rnnconvert.verification.devices import find_gpu, tf32_off
+from rnnconvert.verification.inputs import Array, Inputs, Slot, make, slots_of
+from rnnconvert.verification.keras_engine import (
+    CannotLoad,
+    CannotRun,
+    Outputs,
+    Permissions,
+    Runner,
+    as_float64,
+    engine_name,
+    import_keras,
+    load,
+)
+
+BATCHES_OF_A_STATEFUL_MODEL = 3
+_WOBBLES = 16.0
+"""How many times the effect of one rounding of every weight is taken for rounding."""
+_MOST = 0.01
+"""No tolerance goes beyond this part of the largest output, or a wrong function could pass."""
+_RECURRENT = ("LSTM", "GRU", "SimpleRNN", "CuDNNLSTM", "CuDNNGRU", "RNN", "Bidirectional",
+              "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")  # fmt: skip
+
+
+def check_everywhere(
+    original: Path,
+    converted: Path,
+    inputs: Inputs,
+    permissions: Permissions,
+    device: str,
+    on_torch: Callable[[], LevelResult],
+) -> tuple[LevelResult, ...]:
+    """The level `model` on the CPU, and on a GPU where there is one and `device` lets it.
+
+    Args:
+        original, converted, inputs, permissions: as of `check_models`.
+        device: "auto", "cpu" or "gpu".
+        on_torch: the check layer by layer, for a GPU that torch sees and Keras doesn't.
+    """
+    results = [check_models(original, converted, inputs, permissions)]
+    if device != "cpu":
+        gpu = find_gpu()
+        if gpu.engine is None:
+            results.append(LevelResult("skipped", device="gpu", reason=gpu.looked_for))
+        elif gpu.engine == "torch":
+            results.append(on_torch())
+        else:
+            results.append(check_models(original, converted, inputs, permissions, "gpu"))
+    return tuple(results)
+
+
+def check_models(
+    original: Path,
+    converted: Path,
+    inputs: Inputs,
+    permissions: Permissions,
+    device: str = "cpu",
+) -> LevelResult:
+    """Run two model files beside each other in Keras.
+
+    Args:
+        original, converted: files of any kind that Keras 3 or `rnnconvert.keras` loads.
+        inputs: seed, sizes and tolerances.
+        permissions: which code of the files may run.
+        device: "cpu" or "gpu"; on a GPU CuDNN layers run on cuDNN itself, and TF32 is off.
+
+    Returns:
+        Passed, failed, or skipped with the reason why the original can't run here.
+
+    Raises:
+        NotConvertibleError: they can't be compared: other inputs or outputs.
+    """
+    try:
+        keras = import_keras()
+        _require_memory(original, converted)
+    except CannotRun as error:
+        return LevelResult("skipped", reason=str(error), device=device)
+    result = LevelResult("passed", device=device, engine=engine_name(), seed=inputs.seed)
+    with keras.device(f"{device}:0"), ExitStack() as stack:
+        if device == "gpu":
+            from rnnconvert.keras.layers import on_cudnn
+
+            stack.enter_context(tf32_off(keras.backend.backend()))
+            stack.enter_context(on_cudnn())
+            result = replace(result, engine=f"{result.engine}, cuDNN, TF32 off")
+        return _check_models((original, converted), inputs, permissions, result)
+
+
+def _check_models(
+    paths: tuple[Path, Path], inputs: Inputs, permissions: Permissions, result: LevelResult
+) -> LevelResult:
+    try:
+        first = Runner(load(paths[0], permissions))
+        slots = slots_of(first.model)
+        batches, expected = _run_original(first, slots, inputs)
+    except (CannotRun, NotConvertibleError) as error:
+        return LevelResult("skipped", reason=f"the original: {error}", device=result.device)
+    try:
+        second = Runner(_load_converted(paths[1], permissions))
+        _require_same_inputs(slots, slots_of(second.model))
+        found = [second.run(arrays) for arrays in batches]
+    except NotConvertibleError:
+        raise
+    except CannotRun as error:
+        return LevelResult("skipped", reason=f"the converted model: {error}", device=result.device)
+    except Exception as error:
+        text = f"the original ran, the converted model does not: {error}"
+        return replace(result, status="failed", detail=text)
+    worst = _worst(expected, found, _native_tolerance(first, batches, inputs))
+    if worst.in_tolerances > 1 and not inputs.asked_tolerance:
+        return _arbitrate(result, worst, (first, second), batches, permissions, inputs.seed)
+    return _filled(result, worst, _describe(expected, batches))
+
+
+def _load_converted(path: Path, permissions: Permissions) -> Any:
+    """As `load`, but where Keras does not load the file, that is a failure and no skip."""
+    try:
+        return load(path, permissions)
+    except CannotLoad as error:
+        raise RuntimeError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst place of a comparison, in units of its tolerance.
+
+    Attributes:
+        difference: there; of an output unless only a layer's output is beyond its tolerance.
+        name: of the output or layer.
+        where: name, index and batch.
+        tolerance: there.
+        in_tolerances: difference by tolerance; above 1 the models differ.
+        first: the first layer whose output is beyond its tolerance.
+    """
+
+    difference: Difference
+    name: str
+    where: str
+    tolerance: float
+    in_tolerances: float
+    first: str | None = None
+
+
+Tolerance = Callable[[int, str, Array], float]
+"""Tolerance of the output or layer of this name in this batch, given what is expected of it."""
+
+
+def _run_original(
+    runner: Runner, slots: list[Slot], inputs: Inputs
+) -> tuple[list[list[Array]], list[Outputs]]:
+    """Batches on which the original runs, and what it gives; open sizes are made large enough."""
+    batches = BATCHES_OF_A_STATEFUL_MODEL if runner.is_stateful else 1
+    for length in inputs.lengths:
+        arrays = make(slots, inputs, length, batches)
+        try:
+            return arrays, [runner.run(batch) for batch in arrays]
+        except Exception as error:  # Keras and its backends raise all kinds of things
+            failure = error
+    last = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+    raise CannotRun(f"it does not run on inputs made for it: {last}") from failure
+
+
+def _require_same_inputs(expected: list[Slot], found: list[Slot]) -> None:
+    def show(slots: list[Slot]) -> str:
+        return ", ".join(f"{slot.shape} {slot.dtype}" for slot in slots)
+
+    if [(slot.shape[1:], slot.dtype) for slot in expected] != [
+        (slot.shape[1:], slot.dtype) for slot in found
+    ]:
+        raise NotConvertibleError(
+            f"the models can't be compared: one takes {show(expected)}, the other {show(found)}"
+        )
+
+
+# --- comparing ------------------------------------------------------------------------------
+
+
+def _worst(expected: list[Outputs], found: list[Outputs], tolerance: Tolerance) -> Worst:
+    """The worst output; or, where all outputs agree and a layer's doesn't, the worst layer."""
+    of_outputs: list[Worst] = []
+    of_layers: list[Worst] = []
+    for batch, (one, other) in enumerate(zip(expected, found, strict=True)):
+        if [a.shape for a in one.outputs.values()] != [a.shape for a in other.outputs.values()]:
+            shapes = [[array.shape for array in o.outputs.values()] for o in (one, other)]
+            raise NotConvertibleError(
+                f"the models can't be compared: outputs of {shapes[0]} and of {shapes[1]}"
+            )
+        pairs = zip(one.outputs, one.outputs.values(), other.outputs.values(), strict=True)
+        of_outputs += [_judge(batch, name, a, b, tolerance) for name, a, b in pairs]
+        of_layers += [
+            _judge(batch, name, a, other.layers[name], tolerance)
+            for name, a in one.layers.items()
+            if name in other.layers and other.layers[name].shape == a.shape
+        ]
+    beyond = [place for place in of_layers if place.in_tolerances > 1]
+    worst = max(of_outputs, key=_badness)
+    if beyond and worst.in_tolerances <= 1:
+        worst = max(beyond, key=_badness)
+    return replace(worst, first=beyond[0].name if beyond else None)
+
+
+def _badness(place: Worst) -> tuple[float, float]:
+    return place.in_tolerances, place.difference.max_abs
+
+
+def _judge(batch: int, name: str, a: Array, b: Array, tolerance: Tolerance) -> Worst:
+    gap = compare(a, b)
+    allowed = tolerance(batch, name, a)
+    where = gap.at(name) + (f" of batch {batch + 1}" if batch else "")
+    return Worst(gap, name, where, allowed, in_tolerances(gap.max_abs, allowed))
+
+
+def _native_tolerance(runner: Runner, batches: list[list[Array]], inputs: Inputs) -> Tolerance:
+    """Roundings in the dtype that the model computes in: one for each layer and time step."""
+    if inputs.asked_tolerance:
+        return lambda batch, name, values: inputs.tolerance(largest_of(values))
+    eps = _coarsest_eps(runner.model)
+    steps = max((a.shape[1] for batch in batches for a in batch if a.ndim > 1), default=1)
+    roundings = _roundings(runner.model, steps)
+    return lambda batch, name, values: 2.0 * eps * roundings * largest_of(values)
+
+
+def _roundings(model: Any, steps: int) -> int:
+    layers = model._flatten_layers(include_self=False)
+    recurrent = sum(type(layer).__name__ in _RECURRENT for layer in layers)
+    return len(list(model._flatten_layers())) + recurrent * steps
+
+
+def _coarsest_eps(model: Any) -> float:
+    names = {str(layer.compute_dtype) for layer in model._flatten_layers() if layer.weights}
+    eps = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+    return max((eps.get(name, 0.0) for name in names), default=0.0) or eps["float32"]
+
+
+def _describe(outputs: list[Outputs], batches: list[list[Array]]) -> str:
+    first = batches[0][0] if batches[0] else np.zeros(0)
+    shape = "x".join(str(size) for size in first.shape)
+    several = f", {len(batches)} batches in a row" if len(batches) > 1 else ""
+    count = len(outputs[0].outputs)
+    return (
+        f"{count} output{'s' if count > 1 else ''}, {len(outputs[0].layers)} layer calls, "
+        f"input {shape}{several}"
+    )
+
+
+def _filled(result: LevelResult, worst: Worst, detail: str) -> LevelResult:
+    failed = worst.in_tolerances > 1
+    return replace(
+        result,
+        status="failed" if failed else "passed",
+        detail=detail,
+        max_abs=worst.difference.max_abs,
+        max_rel=worst.difference.max_rel,
+        tolerance=worst.tolerance,
+        worst=worst.where,
+        first_difference=worst.first if failed else None,
+    )
+
+
+# --- arbitration in float64 -----------------------------------------------------------------
+
+
+def _arbitrate(
+    result: LevelResult,
+    native: Worst,
+    runners: tuple[Runner, Runner],
+    batches: list[list[Array]],
+    permissions: Permissions,
+    seed: int,
+) -> LevelResult:
+    """Run both in float64: is the difference rounding, or another function?
+
+    How much rounding may do to this very model is measured: by the original, run once more with
+    each weight moved by one rounding of its dtype.
+    """
+    import keras
+
+    before = (
+        f"differs by {native.difference.max_abs:.2g} in the model's own dtype "
+        f"(tolerance {native.tolerance:.2g})"
+    )
+    if keras.backend.backend() != "tensorflow":
+        why = f"{before}; only the TensorFlow backend can tell rounding from a wrong function"
+        return _filled(result, native, why)
+    first, second = runners
+    eps = _coarsest_eps(first.model)
+    try:
+        wide = [_widened(batch) for batch in batches]
+        expected, found, moved = (
+            [runner.run(batch) for batch in wide]
+            for runner in (
+                Runner(as_float64(first.model, permissions)),
+                Runner(as_float64(second.model, permissions)),
+                Runner(as_float64(first.model, permissions, wobble=eps, seed=seed)),
+            )
+        )
+    except CannotRun as error:
+        return _filled(result, native, f"{before}; {error}")
+
+    def rounding(batch: int, name: str, values: Array) -> float:
+        other = {**moved[batch].layers, **moved[batch].outputs}[name]
+        return _WOBBLES * compare(values, other).max_abs + 1e-12 * largest_of(values)
+
+    def tolerance(batch: int, name: str, values: Array) -> float:
+        return min(rounding(batch, name, values), _MOST * largest_of(values))
+
+    worst = _worst(expected, found, tolerance)
+    if worst.in_tolerances > 1 and _worst(expected, found, rounding).in_tolerances <= 1:
+        return LevelResult(
+            "skipped",
+            device=result.device,
+            reason=f"{worst.where} {before}, but on these inputs so does the original when its "
+            "weights are moved by one rounding: it is chaotic, and running it proves nothing",
+        )
+    result = replace(result, engine=f"{result.engine}, float64")
+    verdict = "rounding" if worst.in_tolerances <= 1 else "no rounding"
+    return _filled(result, worst, f"{before}, which float64 shows to be {verdict}")
+
+
+def _widened(batch: list[Array]) -> list[Array]:
+    return [array.astype(np.float64) if array.dtype.kind == "f" else array for array in batch]
+
+
+# --- memory ---------------------------------------------------------------------------------
+
+
+def _require_memory(*paths: Path) -> None:
+    """Two large models must fit: better a named skip than a machine that swaps."""
+    needed = 1.5 * sum(path.stat().st_size for path in paths if path.is_file())
+    available = _available_memory()
+    if available is not None and needed > available:
+        raise CannotRun(
+            f"both models need about {needed / 2**30:.1f} GB of memory, "
+            f"{available / 2**30:.1f} GB are free"
+        )
+
+
+def _available_memory() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None

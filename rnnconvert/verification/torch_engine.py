@@ -1,0 +1,117 @@
+"""The level `layers` on a GPU without Keras: torch runs the source's weights on cuDNN itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.plan import Plan, SiteChange
+from rnnconvert.report import LevelResult
+from rnnconvert.verification import keras_reference
+from rnnconvert.verification.compare import Difference, compare, in_tolerances
+from rnnconvert.verification.devices import tf32_off
+from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Array, Inputs
+from rnnconvert.verification.levels import Reader, layer_tolerance
+
+_EPS = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def check_layers_on_cudnn(
+    plan: Plan, source: Reader, written: Reader, inputs: Inputs, device: str = "cuda"
+) -> LevelResult:
+    """cuDNN on the source's weights against Keras' equations, in float64, on the written ones.
+
+    Args:
+        plan: of the conversion; its CuDNN layers are run.
+        source, written: the opened containers.
+        inputs: seed, batch, time steps, tolerances.
+        device: torch's name of it; "cuda" is cuDNN.
+    """
+    import torch
+
+    generator = np.random.default_rng(inputs.seed)
+    version = torch.backends.cudnn.version() if device == "cuda" else None
+    engine = f"torch {torch.__version__}, cuDNN {version}, TF32 off, layer by layer"
+    result = LevelResult("passed", device="gpu", engine=engine, seed=inputs.seed)
+    worst_ratio, ran = -1.0, 0
+    with tf32_off("torch"):
+        for change in plan.sites:
+            if not (change.site.is_cudnn and change.changes):
+                continue
+            found = _check_site(change, source, written, generator, inputs, device)
+            ran += 1
+            ratio = in_tolerances(found.max_abs or 0.0, found.tolerance or 0.0)
+            if ratio > worst_ratio:
+                worst_ratio = ratio
+                result = replace(result, max_abs=found.max_abs, max_rel=found.max_rel,
+                                 tolerance=found.tolerance, worst=found.worst)  # fmt: skip
+    if not ran:
+        return LevelResult("skipped", device="gpu", reason="no CuDNN layer in the file")
+    status = "passed" if worst_ratio <= 1 else "failed"
+    return replace(result, status=status, detail=f"{ran} layers, random states")
+
+
+def run_layer(
+    cell: str, tensors: dict[str, Array], x: Array, h: Array, c: Array | None, device: str
+) -> tuple[Array, ...]:
+    """One CuDNN layer's stored tensors on torch, in the tensors' own dtype.
+
+    Args:
+        cell: "lstm" or "gru".
+        tensors: "kernel", "recurrent_kernel" and "bias" in Keras' split layout.
+        x: (batch, time, inputs); h, c: (batch, units), c for an LSTM only.
+        device: torch's name of it.
+
+    Returns:
+        Outputs (batch, time, units), last h, and for an LSTM last c.
+    """
+    import torch
+
+    from rnnconvert.keras.cudnn import run_on_torch
+
+    def give(values: Any) -> Any:
+        return torch.tensor(np.asarray(values, tensors["kernel"].dtype), device=device)
+
+    weights = tuple(give(tensors[kind]) for kind in ("kernel", "recurrent_kernel", "bias"))
+    states = [give(h)] if c is None else [give(h), give(c)]
+    output, last = run_on_torch(cell, weights, give(x), states)
+    return tuple(value.cpu().numpy() for value in (output, *last))
+
+
+def _check_site(
+    change: SiteChange, source: Reader, written: Reader, generator: np.random.Generator,
+    inputs: Inputs, device: str,
+) -> LevelResult:  # fmt: skip
+    site = change.site
+    old = {kind: source.read(tensor.path) for kind, tensor in site.tensors.items()}
+    new = {kind: written.read(tensor.path) for kind, tensor in site.tensors.items()}
+    batch, steps = inputs.batch or BATCH, inputs.timesteps or TIMESTEPS
+    dtype = old["kernel"].dtype
+    shapes = [(batch, steps, site.input_dim), (batch, site.units), (batch, site.units)]
+    # Both sides get what the layer's dtype can hold.
+    x, h, c = (generator.standard_normal(shape).astype(dtype) for shape in shapes)
+    state = c if site.cell == "lstm" else None
+    wide = [None if a is None else a.astype(np.float64) for a in (x, h, state)]
+    expected = keras_reference.run(site.cell, new, wide[0], wide[1], wide[2])  # type: ignore[arg-type]
+    found = run_layer(site.cell, old, x, h, state, device)
+    tolerance = layer_tolerance(site, (c.edit for c in change.changes), old, steps)
+    tolerance += native_tolerance(dtype.name, site.input_dim + site.units, steps)
+    if inputs.asked_tolerance:
+        tolerance = inputs.tolerance(float(np.abs(expected[0]).max()))
+    worst, where = Difference(0.0, 0.0, ()), ""
+    for name, a, b in zip(("output", "h", "c"), expected, found, strict=False):
+        here = compare(a, b)
+        if here.max_abs >= worst.max_abs:
+            worst, where = here, here.at(f"{site.path} {name}")
+    return LevelResult("passed", max_abs=worst.max_abs, max_rel=worst.max_rel,
+                       tolerance=tolerance, worst=where)  # fmt: skip
+
+
+def native_tolerance(dtype: str, width: int, steps: int) -> float:
+    """Rounding of one layer in its own dtype: sums of `width` products in each of `steps` steps.
+
+    Random roundings of a sum grow like the root of the number of its terms.
+    """
+    return 4.0 * steps * float(np.sqrt(width)) * _EPS[dtype]

@@ -1,0 +1,300 @@
+"""The level `model` passes what is right, catches what is wrong, and runs no code of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import pytest
+from file_mutants import FILE_MUTANTS, layers_of
+from helpers import make_model_h5, read_config, write_config
+from models import FIXTURES
+from mutants import TENSOR_MUTANTS
+from test_levels import NAMES, overwrite, read_tensors
+
+import rnnconvert
+from rnnconvert import DifferenceError, NotConvertibleError, UsageError, pipeline
+from rnnconvert.containers import keras_h5
+from rnnconvert.verification.custom_objects import import_objects
+from rnnconvert.verification.inputs import Inputs
+from rnnconvert.verification.levels import check_layers
+
+keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
+pytest.importorskip("keras.ops", reason="Keras 3 is not installed")
+pytestmark = pytest.mark.slow
+
+from rnnconvert.verification import keras_engine
+from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.model_level import check_models
+
+CASES = [(mutant, cell) for mutant in TENSOR_MUTANTS for cell in mutant.cells]
+
+
+def check(original: Path, converted: Path, **inputs):
+    return check_models(original, converted, Inputs(**inputs), Permissions())
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """A CuDNN model and its right conversion, d != units in every layer."""
+    folder = tmp_path_factory.mktemp("model_level")
+    source = make_model_h5(folder / "m.h5")
+    rnnconvert.convert(source, folder / "right.h5", verify="weights")
+    return source, folder / "right.h5"
+
+
+def fixture_path(name: str) -> Path:
+    return FIXTURES / (name if "/" in name else f"k224/{name}") / "model.h5"
+
+
+# --- right and wrong conversions ------------------------------------------------------------
+
+
+def test_the_right_conversion_passes(converted):
+    result = check(*converted)
+    assert result.status == "passed"
+    assert result.device == "cpu"
+    assert result.engine == f"keras {keras.__version__} ({keras.backend.backend()})"
+    assert 0 <= result.max_abs <= result.tolerance < 1e-4
+    assert result.worst.startswith("output 0")
+    assert result.seed == 0
+
+
+@pytest.mark.parametrize(("mutant", "cell"), CASES, ids=lambda part: getattr(part, "name", part))
+def test_a_wrong_tensor_is_caught(converted, tmp_path, mutant, cell):
+    source, right = converted
+    wrong = tmp_path / "wrong.h5"
+    wrong.write_bytes(right.read_bytes())
+    overwrite(wrong, NAMES[cell], mutant.apply(read_tensors(source, NAMES[cell]), cell))
+    result = check(source, wrong)
+    assert result.status == "failed"
+    assert result.max_abs > 100 * result.tolerance
+    assert result.first_difference == NAMES[cell]
+
+
+@pytest.mark.parametrize("mutant", FILE_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_wrong_config_is_caught_by_both_levels(tmp_path, mutant):
+    source, wrong = fixture_path(mutant.fixture), tmp_path / "wrong.h5"
+    rnnconvert.convert(source, wrong, verify="weights")
+    assert check(source, wrong).status == "passed"
+    mutant.apply(wrong)
+    result = check(source, wrong)
+    assert result.status == "failed"
+    assert result.max_abs is not None  # it ran
+    if mutant.seen_by_layers:
+        with keras_h5.open_keras_h5(source) as old, keras_h5.open_keras_h5(wrong) as new:
+            plan, after = pipeline.make_plan(old), pipeline.make_plan(new)
+            assert not after.problems
+            sites = [change.site for change in after.sites]
+            layers = check_layers(plan, old, new, sites, ("keras2", "keras2"), Inputs())
+        assert layers.status == "failed"
+
+
+def test_there_are_at_least_twenty_mutants_of_each_cell():
+    for cell in ("lstm", "gru"):
+        assert sum(cell in mutant.cells for mutant in TENSOR_MUTANTS) >= 20
+
+
+def test_the_pipeline_writes_nothing_when_the_models_differ(tmp_path, monkeypatch):
+    """A wrong conversion that the earlier levels can't see: the wiring of the states."""
+    mutant = next(m for m in FILE_MUTANTS if m.name == "initial states exchanged")
+    apply = keras_h5.apply
+
+    def spoiled(plan, file, copy):
+        apply(plan, file, copy)
+        mutant.apply(copy)
+
+    monkeypatch.setattr(keras_h5, "apply", spoiled)
+    with pytest.raises(DifferenceError, match="level model, cpu: output 0") as caught:
+        rnnconvert.convert(fixture_path(mutant.fixture), tmp_path / "out.h5")
+    assert "the first layer that differs is decoder" in str(caught.value)
+    assert "nothing was written" in str(caught.value)
+    report = caught.value.report.to_dict()
+    assert report["verdict"] == "different"
+    model = report["verification"]["model"][0]
+    assert model["status"] == "failed"
+    assert model["first_difference"] == "decoder"
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- tolerances -----------------------------------------------------------------------------
+
+
+def large_recurrent_weights(folder: Path, scale: float) -> tuple[Path, Path]:
+    """An LSTM that enlarges every rounding from step to step, and its right conversion."""
+    source = make_model_h5(folder / "m.h5", cells=["lstm"], names=["cu_lstm"], units=[6])
+    with h5py.File(source, "r+") as file:
+        file["model_weights/cu_lstm/cu_lstm/recurrent_kernel:0"][...] *= scale
+    rnnconvert.convert(source, folder / "right.h5", verify="weights")
+    return source, folder / "right.h5"
+
+
+def spoil_bias(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["model_weights/cu_lstm/cu_lstm/bias:0"][3] += 1e-4
+
+
+def test_float64_tells_rounding_from_a_wrong_function(tmp_path):
+    source, right = large_recurrent_weights(tmp_path, 8)
+    result = check(source, right, timesteps=60)
+    assert result.status == "passed"
+    assert "float64 shows to be rounding" in result.detail
+    assert result.engine.endswith("float64")
+    assert 0 < result.max_abs <= result.tolerance < 1e-2
+    spoil_bias(right)
+    result = check(source, right, timesteps=60)
+    assert result.status == "failed"
+    assert "no rounding" in result.detail
+
+
+def test_a_chaotic_model_proves_nothing_and_says_so(tmp_path):
+    source, right = large_recurrent_weights(tmp_path, 20)
+    for _ in ("right", "wrong"):
+        result = check(source, right, timesteps=100)
+        assert result.status == "skipped"
+        assert "chaotic" in result.reason
+        spoil_bias(right)
+
+
+def test_a_tolerance_that_is_asked_for_is_the_one_that_counts(converted):
+    tight = check(*converted, rtol=0.0, atol=1e-12)
+    assert tight.status == "failed"
+    assert tight.tolerance == 1e-12
+    assert check(*converted, atol=1.0).tolerance == 1.0
+
+
+def test_seed_batch_and_timesteps_are_used(converted):
+    result = check(*converted, seed=3, batch=5, timesteps=11)
+    assert result.seed == 3
+    assert "input 5x11x5" in result.detail
+    assert result.max_abs != check(*converted, batch=5, timesteps=11).max_abs
+
+
+# --- what can't be run or compared ----------------------------------------------------------
+
+
+def lambda_that_writes(path: Path) -> dict:
+    """A Lambda layer as Keras 2 stores it: its byte code is in the file."""
+    import base64
+    import marshal
+
+    code = compile(f"lambda x: open({str(path)!r}, 'w') and x", "m", "eval").co_consts[0]
+    function = [base64.b64encode(marshal.dumps(code)).decode(), None, None]
+    config = {"name": "evil", "trainable": True, "function": function, "function_type": "lambda",
+              "arguments": {}}  # fmt: skip
+    return {"class_name": "Lambda", "config": config}
+
+
+def test_a_lambda_is_never_run_unasked(tmp_path):
+    mark = tmp_path / "was here"
+    source = make_model_h5(tmp_path / "m.h5", extra_layers=[lambda_that_writes(mark)])
+    report = rnnconvert.convert(source, tmp_path / "out.h5")
+    assert report.verdict == "equivalent"
+    assert report.layers_level.status == "passed"
+    skipped = report.model_level[0]
+    assert skipped.status == "skipped"
+    assert "model/evil is a Lambda layer" in skipped.reason
+    assert "--allow-code" in skipped.reason
+    with pytest.raises(NotConvertibleError):
+        rnnconvert.keras.load_model(source)
+    assert not mark.exists()
+
+
+def test_a_lambda_runs_where_it_is_allowed(tmp_path):
+    mark = tmp_path / "was here"
+    source = make_model_h5(tmp_path / "m.h5", extra_layers=[lambda_that_writes(mark)])
+    rnnconvert.convert(source, tmp_path / "out.h5", allow_code=True)
+    assert mark.exists()
+
+
+def test_a_function_named_by_a_config_is_never_imported(tmp_path):
+    """Keras before 3.9 imported any module that a config named (CVE-2025-1550)."""
+    source = make_model_h5(tmp_path / "m.h5")
+    config = read_config(source)
+    config["config"]["layers"][0]["config"]["kernel_initializer"] = {
+        "module": "this_module_would_run", "class_name": "Evil", "config": {},
+        "registered_name": None,
+    }  # fmt: skip
+    write_config(source, config)
+    report = rnnconvert.convert(source, tmp_path / "out.h5")
+    assert report.model_level[0].status == "skipped"
+    assert "names this_module_would_run.Evil" in report.model_level[0].reason
+
+
+CUSTOM = """
+import keras
+
+class Double(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+everything = {"Double": Double}
+"""
+
+
+@pytest.mark.parametrize("name", ["Double", "everything"])
+def test_a_custom_layer_runs_where_its_class_is_given(tmp_path, monkeypatch, name):
+    (tmp_path / "my_layers.py").write_text(CUSTOM)
+    monkeypatch.syspath_prepend(tmp_path)
+    custom = {"class_name": "Double", "config": {"name": "double", "trainable": True}}
+    source = make_model_h5(tmp_path / "m.h5", extra_layers=[custom])
+    without = rnnconvert.convert(source, tmp_path / "a.h5")
+    assert without.layers_level.status == "passed"
+    assert "model/double is of the custom class Double" in without.model_level[0].reason
+    with_it = rnnconvert.convert(source, tmp_path / "b.h5", custom_objects=[f"my_layers:{name}"])
+    assert with_it.model_level[0].status == "passed"
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ("my_layers", "expected module:name"),
+        ("no_such_module_here:Layer", "No module named 'no_such_module_here'"),
+        ("json:Layer", "json has no Layer"),
+        ("math:pi", "expected a class, a function or a dict"),
+    ],
+)
+def test_custom_objects_that_are_not_there(spec, text):
+    with pytest.raises(UsageError, match=text):
+        import_objects([spec])
+
+
+def test_a_model_that_is_too_large_for_the_memory_is_skipped(converted, monkeypatch):
+    from rnnconvert.verification import model_level
+
+    monkeypatch.setattr(model_level, "_available_memory", lambda: 100)
+    result = check(*converted)
+    assert result.status == "skipped"
+    assert "of memory" in result.reason
+
+
+def test_without_keras_the_level_is_skipped_with_the_reason(converted, monkeypatch):
+    def missing():
+        raise keras_engine.CannotRun("Keras 3 can't be imported, keras is missing (pip ...)")
+
+    from rnnconvert.verification import model_level
+
+    monkeypatch.setattr(model_level, "import_keras", missing)
+    result = check(*converted)
+    assert (result.status, result.device) == ("skipped", "cpu")
+    assert "Keras 3 can't be imported" in result.reason
+
+
+def test_other_inputs_or_outputs_can_not_be_compared(converted, tmp_path):
+    wide = make_model_h5(tmp_path / "wide.h5", input_dim=8)
+    with pytest.raises(NotConvertibleError, match="one takes"):
+        check(converted[0], wide)
+    long = make_model_h5(tmp_path / "long.h5", units=(6, 7))
+    with pytest.raises(NotConvertibleError, match=r"outputs of .*4.* and of .*7"):
+        check(converted[0], long)
+
+
+def test_a_converted_file_that_does_not_load_is_a_failure(converted, tmp_path):
+    wrong = tmp_path / "wrong.h5"
+    wrong.write_bytes(converted[1].read_bytes())
+    with h5py.File(wrong, "r+") as file:
+        config = json.loads(file.attrs["model_config"])
+        layers_of(config, "LSTM")[0]["units"] = 9
+        file.attrs["model_config"] = json.dumps(config)
+    assert check(converted[0], wrong).status == "failed"
