@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.layouts import opaque
+from rnnconvert.layouts import opaque, opaque_arrays
 
 SHAPES = {
     "lstm, 4 layers, bidirectional": opaque.OpaqueShape("lstm", 4, 1, 500, "bidirectional"),
@@ -49,16 +49,17 @@ def best_times(functions: dict[str, Callable[[], Any]], runs: int = 7) -> dict[s
 def measure(name: str, shape: opaque.OpaqueShape) -> None:
     buffer = np.random.default_rng(0).random(shape.size, "float32")
     layers = opaque.unpack(shape, buffer)
-    arrays = opaque.to_arrays(shape, layers)
+    arrays = opaque_arrays.to_arrays(shape, layers)
     if not np.array_equal(opaque.pack(shape, layers), buffer):
         raise SystemExit("pack is not the inverse of unpack")
     rows = {
         "numpy copy of the buffer": buffer.copy,
         "pack": lambda: opaque.pack(shape, layers),
         "unpack, and copy every array": lambda: [
-            array.copy() for array in opaque.to_arrays(shape, opaque.unpack(shape, buffer)).values()
+            array.copy()
+            for array in opaque_arrays.to_arrays(shape, opaque.unpack(shape, buffer)).values()
         ],
-        "from_arrays (one array per gate)": lambda: opaque.from_arrays(arrays),
+        "from_arrays (one array per gate)": lambda: opaque_arrays.from_arrays(arrays),
         "unpack (views only)": lambda: opaque.unpack(shape, buffer),
     }
     for label, seconds in best_times(rows).items():

@@ -40,7 +40,8 @@ def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
     """None where `target` is what `edit` makes of `source`, else a sentence on the difference.
 
     A relayed matrix must give the source's bits back when relayed in reverse; a merged bias or a
-    scaled gate must lie within half a unit in the last place of the exact value.
+    scaled gate must lie within half a unit in the last place of the exact value; the two parts of
+    a split bias must be halves and their sum the source's bits.
     """
     if isinstance(edit, Scale):
         return _check_scaled(edit, source[...], target[...])
@@ -49,6 +50,8 @@ def check_edit(edit: Edit, source: Any, target: Any) -> str | None:
             halves = source[...].reshape(2, -1)
             exact = halves[0].astype(np.longdouble) + halves[1].astype(np.longdouble)
             return _check_half_ulp(exact, target[...])
+        if edit.splits:
+            return _check_halves(source[...], target[...])
         return _check_bits(_relayed_bias(edit, source[...]), target[...])
     for here, there in _gate_pairs(edit):
         block = relay_block(edit.target.matrix, edit.source.matrix, target[:, there])
@@ -124,6 +127,20 @@ def _check_bits(expected: Array, found: Array) -> str | None:
         return None
     place = tuple(int(i) for i in np.argwhere(different)[0])
     return f"{int(different.sum())} values differ, the first at {place}"
+
+
+def _check_halves(bias: Array, found: Array) -> str | None:
+    """The sum to the last bit; the halves apart by no more than the parity of a subnormal."""
+    if found.shape != (2 * bias.size,) or found.dtype != bias.dtype:
+        return f"{found.dtype} {found.shape} instead of two halves of {bias.dtype} {bias.shape}"
+    first, second = found.reshape(2, -1)
+    with np.errstate(invalid="ignore"):
+        total = first + second
+        uneven = ~(np.abs(first - second) <= np.finfo(bias.dtype).smallest_subnormal)
+    if (uneven & np.isfinite(bias)).any():
+        return f"{int((uneven & np.isfinite(bias)).sum())} values are not split into halves"
+    both_zero = (total == 0) & (bias == 0)  # -0.0 may become 0.0
+    return _check_bits(bias, np.where(both_zero, bias, total))
 
 
 def _check_half_ulp(exact: Any, found: Array) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnconvert.containers import keras_h5
+from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.containers.sniff import require_hdf5
@@ -25,6 +26,7 @@ from rnnconvert.errors import (
     UnreadableInputError,
     UsageError,
 )
+from rnnconvert.inverse_planning import make_inverse_plan
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
@@ -36,6 +38,7 @@ from rnnconvert.publish import (
     write_errors,
 )
 from rnnconvert.report import FileInfo, LevelResult, Report, sha256
+from rnnconvert.tf1.stack import StackOptions
 from rnnconvert.verification.custom_objects import import_objects
 from rnnconvert.verification.devices import require_gpu
 from rnnconvert.verification.inputs import Inputs
@@ -45,9 +48,15 @@ from rnnconvert.verification.model_level import check_everywhere
 
 LEVELS = ("none", "weights", "layers", "model")
 CONTAINERS = ("h5", "keras", "weights")
+OTHERS = ("checkpoint", "npz", "savedmodel", "graph")
+"""Containers that other kinds of input become."""
 SUFFIX = ".portable"
+SUFFIXES = {"cudnn-to-keras": SUFFIX, "keras-to-cudnn": ".cudnn"}
+"""Each converting command, and what it puts into the name of its output."""
 _EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras"}
 _INPUTS = tuple(field.name for field in fields(Inputs))
+_STACK = tuple(field.name for field in fields(StackOptions))
+NAMES = ("tf1", "keras")
 DEVICES = ("auto", "cpu", "gpu")
 
 
@@ -56,6 +65,7 @@ class Options:
     """Options of a conversion, as the command line names them.
 
     Attributes:
+        command: a key of SUFFIXES.
         to: "h5", "keras" or "weights"; None follows the output's name, else the input.
         verify: how deep: one of LEVELS.
         target: "keras3" or "keras2", where one file can't serve both.
@@ -68,8 +78,11 @@ class Options:
         inputs: of the levels `layers` and `model`.
         device: where the level `model` runs: one of DEVICES.
         permissions: which code of the model file may run for that.
+        stack: what a checkpoint does not tell of its RNN stacks.
+        names: of the variables in a converted checkpoint: "tf1" or "keras".
     """
 
+    command: str = "cudnn-to-keras"
     to: str | None = None
     verify: str = "model"
     target: str = "keras3"
@@ -82,14 +95,18 @@ class Options:
     inputs: Inputs = field(default_factory=Inputs)
     device: str = "auto"
     permissions: Permissions = field(default_factory=Permissions)
+    stack: StackOptions = field(default_factory=StackOptions)
+    names: str = "tf1"
 
     def __post_init__(self) -> None:
         choices = (
-            ("to", self.to, (None, *CONTAINERS)),
+            ("command", self.command, tuple(SUFFIXES)),
+            ("to", self.to, (None, *CONTAINERS, *OTHERS)),
             ("verify", self.verify, LEVELS),
             ("target", self.target, ("keras3", "keras2")),
             ("optimizer", self.optimizer, ("convert", "drop")),
             ("device", self.device, DEVICES),
+            ("names", self.names, NAMES),
         )
         for name, value, known in choices:
             if value not in known:
@@ -110,11 +127,23 @@ class Options:
         objects = named.pop("custom_objects", None) or {}
         if not isinstance(objects, Mapping):
             objects = import_objects(objects)
+        stack = {name: named.pop(name) for name in _STACK if name in named}
         permissions = Permissions(bool(named.pop("allow_code", False)), objects)
         unknown = sorted(set(named) - {f.name for f in fields(cls)})
         if unknown:
             raise UsageError(f"unknown option {', '.join(unknown)}")
-        return cls(inputs=Inputs(**inputs), permissions=permissions, **named)
+        return cls(
+            inputs=Inputs(**inputs), permissions=permissions, stack=StackOptions(**stack), **named
+        )
+
+    @property
+    def suffix(self) -> str:
+        """What goes into the name of an output that was given none."""
+        return SUFFIXES[self.command]
+
+    @property
+    def is_inverse(self) -> bool:
+        return self.command == "keras-to-cudnn"
 
     @property
     def extension(self) -> str | None:
@@ -128,6 +157,10 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
+    if find_checkpoint(source) is not None:
+        from rnnconvert import checkpoint_pipeline  # not above: it imports this module
+
+        return checkpoint_pipeline.run(source, output, options)
     if options.device == "gpu" and options.verify == "model":
         require_gpu()
     if options.in_place:
@@ -150,8 +183,8 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
     before = source.stat()
     with open_keras_h5(source) as file:
         to = _target_container(file, output, options)
-        plan = make_plan(file, target=options.target, optimizer=options.optimizer, to=to)
-        report = _first_report("cudnn-to-keras", file, plan, options)
+        plan = _plan(file, options, to)
+        report = _first_report(file, plan, options)
         if plan.problems:
             raise _with_report(
                 NotConvertibleError("; ".join(plan.problems), problems=plan.problems),
@@ -165,7 +198,7 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
         output = _output_path(source, output, to, options)
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
-        report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to)))
+        report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
         directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
@@ -182,6 +215,12 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
     return replace(report, output=None if options.dry_run else info)
 
 
+def _plan(file: KerasH5, options: Options, to: str) -> Plan:
+    if options.is_inverse:
+        return make_inverse_plan(file, optimizer=options.optimizer)
+    return make_plan(file, target=options.target, optimizer=options.optimizer, to=to)
+
+
 def _target_container(file: KerasH5, output: Path | None, options: Options) -> str:
     """The output's container: asked for, or by the output's name, or the input's own."""
     own = "h5" if file.container == keras_h5.MODEL else "weights"
@@ -191,6 +230,12 @@ def _target_container(file: KerasH5, output: Path | None, options: Options) -> s
         if to == "h5":
             to = own
     to = to or own
+    if to not in CONTAINERS:
+        raise UsageError(f"--to {to}: a Keras HDF5 file becomes one of {', '.join(CONTAINERS)}")
+    if to == "keras" and options.is_inverse:
+        raise UsageError(
+            "a .keras file is Keras 3's, which has no CuDNN layers; write an .h5 file instead"
+        )
     if own == "weights" and to == "h5":
         to = "weights"
     if own == "weights" and to == "keras":
@@ -209,15 +254,18 @@ def _output_path(source: Path, output: Path | None, to: str, options: Options) -
         return source
     extension = {"keras": ".keras", "weights": None, "h5": None}[to]
     if output is None:
-        suffix = ".weights" + SUFFIX if to == "weights" and options.to == "weights" else SUFFIX
+        extracted = to == "weights" and options.to == "weights"
+        suffix = f".weights{options.suffix}" if extracted else options.suffix
         return default_output(source, suffix, extension)
     if output.is_dir():
-        return output / default_output(source, SUFFIX, extension).name
+        return output / default_output(source, options.suffix, extension).name
     return output
 
 
-def _name_warnings(output: Path, to: str) -> tuple[str, ...]:
+def _name_warnings(output: Path, to: str, options: Options) -> tuple[str, ...]:
     """Keras 3 goes by a file's name, so a good file under a wrong name does not load."""
+    if options.is_inverse:
+        return ()  # Keras 2 looks into the file
     if to == "keras" and output.suffix != ".keras":
         return ("Keras 3 loads this file only under a name that ends in .keras",)
     if to != "keras" and output.suffix not in (".h5", ".hdf5"):
@@ -227,10 +275,10 @@ def _name_warnings(output: Path, to: str) -> tuple[str, ...]:
     return ()
 
 
-def _first_report(command: str, file: KerasH5, plan: Plan, options: Options) -> Report:
+def _first_report(file: KerasH5, plan: Plan, options: Options) -> Report:
     skipped = LevelResult("skipped", reason="not reached")
     return Report(
-        command=command,
+        command=options.command,
         input=keras_h5.describe(file, with_hash=options.hashes),
         layers=plan.sites,
         config_changes=plan.config_changes,
@@ -266,7 +314,7 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
         asked = LevelResult("skipped", reason="not asked for (--verify none)")
         return replace(report, weights_level=asked, layers_level=asked, verdict="unverified")
     with open_keras_h5(written) as copy:
-        again = _require_portable(copy, options)
+        again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
         layers = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
         if options.verify in ("layers", "model") and weights.status == "passed":
@@ -317,9 +365,9 @@ def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> Level
     return check_layers_on_cudnn(plan, file, copy, inputs)
 
 
-def _require_portable(copy: KerasH5, options: Options) -> Plan:
+def _require_done(copy: KerasH5, options: Options) -> Plan:
     """The copy, opened like any input, must need nothing more. Returns its (empty) plan."""
-    again = make_plan(copy, target=options.target)
+    again = _plan(copy, replace(options, optimizer="convert"), "h5")
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
         raise DifferenceError(

@@ -101,12 +101,21 @@ class Relay:
     def merges(self) -> bool:
         return self.kind == "bias" and self.target.bias.name == "MERGED"
 
+    @property
+    def splits(self) -> bool:
+        return self.kind == "bias" and self.source.bias.name == "MERGED"
+
     def __str__(self) -> str:
         if self.kind != "bias":
             return "per-gate reshape+transpose"
         if self.is_slot and self.merges:
             return "slot of either bias (both equal)"
-        return "input bias + recurrent bias" if self.merges else "reshape (2, gates*units)"
+        if self.merges:
+            return "input bias + recurrent bias"
+        if self.splits:
+            return "two halves"
+        two_rows = self.target.bias.name == "TWO_ROWS"
+        return "reshape (2, gates*units)" if two_rows else "reshape (2*gates*units,)"
 
 
 @dataclass(frozen=True)

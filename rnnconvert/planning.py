@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +25,7 @@ from rnnconvert.keras_optimizer import (
     resolve,
     slot_power,
 )
-from rnnconvert.layouts import CELLS, find, gate_slices
+from rnnconvert.layouts import CELLS, BiasForm, find, gate_slices
 from rnnconvert.plan import (
     Edit,
     OptimizerPlan,
@@ -63,10 +65,16 @@ def make_plan(
     config = file.model_config
     if config is None:
         return Plan(problems=("the file has weights but no model_config attribute",))
-    try:
+    with config_errors():
         return _plan_model(file, config, target, optimizer, to)
+
+
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """A config is other people's JSON: what our code stumbles over is the input's fault."""
+    try:
+        yield
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        # A config is other people's JSON: what its code stumbles over is the input's fault.
         raise UnreadableInputError(
             f"the model's config is not of the form that Keras writes ({error!r})"
         ) from error
@@ -79,7 +87,7 @@ def _plan_model(
     found = find_by_config(file.groups, recurrent_layers(config))
     flavour = _hard_sigmoid_flavour(file)
     sites = tuple(
-        _plan_site(_with_default_activation(site, file.keras_version), flavour, target)
+        _plan_site(with_default_activation(site, file.keras_version), flavour, target)
         for site in found.sites
     )
     problems = [*ported.problems, *found.problems]
@@ -100,7 +108,7 @@ def _plan_model(
         target_points=tuple(points),
     )
     if problems or (plan.is_empty and optimizer == "convert" and to == "h5"):
-        return replace(plan, optimizer=_untouched_optimizer(file))
+        return replace(plan, optimizer=untouched_optimizer(file))
     return replace(plan, optimizer=_plan_optimizer(file, plan, ported, target, optimizer, to))
 
 
@@ -121,11 +129,7 @@ def _plan_weights_only(file: KerasH5) -> Plan:
 def _plan_site(site: Site, flavour: str, target: str) -> SiteChange:
     """What happens to one recurrent layer: relayed, rescaled, or left as it is."""
     if site.is_cudnn:
-        changes = tuple(
-            TensorChange(tensor, _relayed(site, kind, tensor), _relay(site, kind))
-            for kind, tensor in site.tensors.items()
-        )
-        return SiteChange(site, "keras", changes)
+        return relay_site(site, "keras")
     if site.recurrent_activation == "hard_sigmoid" and (flavour, target) == ("keras2", "keras3"):
         edit = Scale(_sigmoid_columns(site), HARD_SIGMOID_RATIO)
         changes = tuple(TensorChange(t, t, edit) for t in site.tensors.values())
@@ -133,18 +137,30 @@ def _plan_site(site: Site, flavour: str, target: str) -> SiteChange:
     return SiteChange(site, site.layout)
 
 
-def _relay(site: Site, kind: str, *, is_slot: bool = False) -> Relay:
-    return Relay(kind, site.stored_as(site.layout), find("keras", site.cell), site.units, is_slot)
+def relay_site(site: Site, layout: str) -> SiteChange:
+    """A layer with all its tensors relayed to another layout, "keras" or "keras-cudnn"."""
+    changes = tuple(
+        TensorChange(tensor, _relayed(site, kind, tensor, layout), _relay(site, kind, layout))
+        for kind, tensor in site.tensors.items()
+    )
+    return SiteChange(site, layout, changes)
 
 
-def _relayed(site: Site, kind: str, tensor: Tensor) -> Tensor:
+def _relay(site: Site, kind: str, layout: str, *, is_slot: bool = False) -> Relay:
+    return Relay(kind, site.stored_as(site.layout), find(layout, site.cell), site.units, is_slot)
+
+
+def _relayed(site: Site, kind: str, tensor: Tensor, layout: str) -> Tensor:
     """The tensor as it will be: only a bias changes its shape."""
     if kind != "bias":
         return tensor
-    gates = len(CELLS[site.cell].gates)
-    columns = gates * site.units
-    merged = CELLS[site.cell].merges_biases
-    return replace(tensor, shape=(columns,) if merged else (2, columns))
+    columns = len(CELLS[site.cell].gates) * site.units
+    shapes = {
+        BiasForm.MERGED: (columns,),
+        BiasForm.TWO_ROWS: (2, columns),
+        BiasForm.CONCATENATED: (2 * columns,),
+    }
+    return replace(tensor, shape=shapes[find(layout, site.cell).bias])
 
 
 def _sigmoid_columns(site: Site) -> tuple[tuple[int, int], ...]:
@@ -164,7 +180,7 @@ def _hard_sigmoid_flavour(file: KerasH5) -> str:
     return "keras3" if version is not None and version[0] >= 3 else "keras2"
 
 
-def _with_default_activation(site: Site, keras_version: str | None) -> Site:
+def with_default_activation(site: Site, keras_version: str | None) -> Site:
     """A config that does not name the recurrent activation means its Keras' default."""
     if site.recurrent_activation is not None:
         return site
@@ -199,7 +215,7 @@ def _other_hard_sigmoids(config: dict[str, object]) -> list[str]:
 # --- optimizer ------------------------------------------------------------------------------
 
 
-def _untouched_optimizer(file: KerasH5) -> OptimizerPlan:
+def untouched_optimizer(file: KerasH5) -> OptimizerPlan:
     """Nothing is written, so nothing happens to the state."""
     if not file.optimizer_tensors:
         return OptimizerPlan()
@@ -258,10 +274,10 @@ def _slot_changes(
         edit = next((c.edit for c in change.changes if c.source.path == weight.path), None)
         for slot in state.of(weight) if edit is not None else []:
             assert edit is not None
-            slot_edit = _slot_edit(site, kind, edit, slot.kind, optimizer)
+            slot_edit = _slot_edit(change, kind, edit, slot.kind, optimizer)
             target = slot.tensor
             if isinstance(slot_edit, Relay):
-                target = _relayed(site, kind, slot.tensor)
+                target = _relayed(site, kind, slot.tensor, change.target_layout)
                 if slot_edit.merges and not merged_slots_agree(file.read(slot.tensor.path)):
                     raise _SlotsDisagree(
                         f"the two halves of {slot.tensor.path} disagree, so their merged bias "
@@ -272,10 +288,10 @@ def _slot_changes(
     return found
 
 
-def _slot_edit(site: Site, kind: str, edit: Edit, slot: str, optimizer: str) -> Edit | None:
+def _slot_edit(change: SiteChange, kind: str, edit: Edit, slot: str, optimizer: str) -> Edit | None:
     """The edit of a slot that follows from its weight's."""
     if isinstance(edit, Relay):
-        return _relay(site, kind, is_slot=True)
+        return _relay(change.site, kind, change.target_layout, is_slot=True)
     power = slot_power(slot, optimizer)
     return Scale(edit.columns, edit.factor**-power) if power else None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.plan import OptimizerPlan, SiteChange
+from rnnconvert.plan import OptimizerPlan
 
 SCHEMA = 1
 
@@ -70,7 +70,7 @@ class Report:
     command: str
     input: FileInfo
     output: FileInfo | None = None
-    layers: tuple[SiteChange, ...] = ()
+    layers: tuple[Any, ...] = ()
     config_changes: tuple[Any, ...] = ()
     optimizer: OptimizerPlan = field(default_factory=OptimizerPlan)
     weights_level: LevelResult = field(default_factory=lambda: LevelResult("skipped"))

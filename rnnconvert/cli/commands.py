@@ -45,7 +45,7 @@ def convert_all(
         if report is not None:
             output.conversion(report, chosen, failed=error is not None)
         else:
-            output.failed_report("cudnn-to-keras", path, error)
+            output.failed_report(chosen.command, path, error)
         if error is not None:
             if output.debug:
                 output.traceback(error)
@@ -59,15 +59,21 @@ def convert_all(
     return max(codes)
 
 
-def inspect_all(output: Output, *, paths: Sequence[Path], target: str) -> int:
+def inspect_all(output: Output, *, paths: Sequence[Path], target: str, **stack: Any) -> int:
     """Inspect every input; the worst exit code wins."""
-    from rnnconvert import inspection
+    from rnnconvert import checkpoint_inspection, inspection
+    from rnnconvert.containers.checkpoint import find_checkpoint
+    from rnnconvert.pipeline import Options
 
     output.check_report_path(paths, None)
     codes = []
     for path in paths:
         try:
-            output.inspection(inspection.run(path, target=target, hashes=output.wants_report))
+            if find_checkpoint(path) is not None:
+                options = Options.of(hashes=output.wants_report, **stack)
+                output.checkpoint(checkpoint_inspection.inspect(path, options))
+            else:
+                output.inspection(inspection.run(path, target=target, hashes=output.wants_report))
             codes.append(0)
         except ConversionError as error:
             if output.debug:
@@ -116,12 +122,11 @@ def _output_path(given: str | None) -> Path | None:
 
 def _refuse_clashes(paths: Sequence[Path], target: Path | None, options: Options) -> None:
     """Two inputs must not be written to one place, nor one over another."""
-    from rnnconvert import pipeline
     from rnnconvert.publish import default_output
 
     if len(paths) < 2 or options.in_place:
         return
-    outputs = [default_output(path, pipeline.SUFFIX, options.extension) for path in paths]
+    outputs = [default_output(path, options.suffix, options.extension) for path in paths]
     if target is not None:
         outputs = [target / output.name for output in outputs]
     twice = sorted({output for output in outputs if outputs.count(output) > 1})

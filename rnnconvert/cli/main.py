@@ -11,8 +11,10 @@ from typing import Any
 
 import click
 
+from rnnconvert.cli.explain import explain
 from rnnconvert.cli.opaque import opaque
 from rnnconvert.cli.run import run_command
+from rnnconvert.cli.stacks import stack_options
 from rnnconvert.errors import OutputError, UsageError
 
 INTERRUPTED = 130
@@ -54,6 +56,50 @@ def _choice(name: str, choices: list[str], default: str, text: str) -> Callable[
     return click.option(
         name, type=click.Choice(choices), default=default, show_default=True, help=text
     )
+
+
+def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command], Command]:
+    """What the converting commands share, PATH... included.
+
+    Args:
+        suffix: put into the name of an output that was given none.
+        containers: that the output can be.
+    """
+
+    def decorate(command: Command) -> Command:
+        for option in (
+            click.option(
+                "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True,
+                help="Inputs converted side by side.",
+            ),
+            click.option(
+                "--in-place", is_flag=True, help="Replace the input, by an atomic rename."
+            ),
+            click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
+            click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing."),
+            click.option(
+                "--check", is_flag=True,
+                help="Write nothing; exit 1 if any input needs conversion.",
+            ),
+            _choice("--optimizer", ["convert", "drop"], "convert",
+                    "What happens to optimizer state."),
+            _choice("--verify", ["none", "weights", "layers", "model"], "model",
+                    "How deep to verify."),
+            click.option(
+                "--to", type=click.Choice(containers),
+                help="The output's container. Default: as the input, or by the output's extension.",
+            ),
+            click.option(
+                "-o", "--output", "output_path", type=click.Path(readable=False), metavar="PATH",
+                help="Where to write; with several inputs a directory. "
+                f"Default: model.h5 -> model{suffix}.h5.",
+            ),
+            _PATHS,
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def verification_options(command: Command) -> Command:
@@ -111,8 +157,10 @@ def cli() -> None:
     \b
     rnnconvert inspect model.h5             what is inside
     rnnconvert cudnn-to-keras model.h5      convert, verify, write model.portable.h5
+    rnnconvert keras-to-cudnn model.h5      the inverse, for an old stack: model.cudnn.h5
     rnnconvert verify old.h5 new.h5         compare two models numerically
     rnnconvert opaque size|unpack|pack      cuDNN's flat buffer of parameters
+    rnnconvert explain [TOPIC|PATH]         the layouts in words and small pictures
 
     Exit codes: 0 done or nothing to do; 1 a difference, or --check found work; 2 usage;
     3 unreadable input; 4 not convertible; 5 output exists or can't be written; 130 interrupted.
@@ -120,35 +168,12 @@ def cli() -> None:
 
 
 @cli.command("cudnn-to-keras", context_settings=_CONTEXT)
-@_PATHS
-@click.option(
-    "-o",
-    "--output",
-    "output_path",
-    type=click.Path(readable=False),
-    metavar="PATH",
-    help="Where to write; with several inputs a directory. Default: model.h5 -> model.portable.h5.",
+@conversion_options(".portable", ["h5", "keras", "weights", "checkpoint", "npz"])
+@_choice(
+    "--names", ["tf1", "keras"], "tf1", "Checkpoints: names of the variables that are written."
 )
-@click.option(
-    "--to",
-    type=click.Choice(["h5", "keras", "weights"]),
-    help="The output's container. Default: as the input, or by the output's extension.",
-)
-@_choice("--verify", ["none", "weights", "layers", "model"], "model", "How deep to verify.")
+@stack_options
 @_choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both.")
-@_choice("--optimizer", ["convert", "drop"], "convert", "What happens to optimizer state.")
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 if any input needs conversion.")
-@click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite an existing output.")
-@click.option("--in-place", is_flag=True, help="Replace the input, by an atomic rename.")
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Inputs converted side by side.",
-)
 @verification_options
 @display_options
 def cudnn_to_keras(**arguments: Any) -> None:
@@ -157,15 +182,37 @@ def cudnn_to_keras(**arguments: Any) -> None:
     Reads a Keras .h5 file (whole model or weights only, any extension), writes one that Keras 3
     and Keras 2 load without a GPU and without custom_objects. Plain LSTM, GRU and SimpleRNN layers
     that Keras 3 refuses are repaired on the way. The input is never changed.
+
+    Of a TensorFlow checkpoint (prefix, .index or directory) each RNN stack becomes a Keras model
+    (--to h5, keras), its cuDNN buffers become canonical tensors (--to checkpoint, the default), or
+    arrays (--to npz).
     """
     from rnnconvert.cli.commands import convert_all
 
-    run_command(convert_all, arguments)
+    run_command(convert_all, {**arguments, "command": "cudnn-to-keras"})
+
+
+@cli.command("keras-to-cudnn", context_settings=_CONTEXT)
+@conversion_options(".cudnn", ["h5", "weights"])
+@verification_options
+@display_options
+def keras_to_cudnn(**arguments: Any) -> None:
+    """Convert LSTM and GRU(reset_after=True) layers to CuDNNLSTM and CuDNNGRU: the inverse.
+
+    For an old Keras 2 whose models run on cuDNN. Reads a .h5 file of Keras 2, or one that
+    rnnconvert wrote; the output is for the Keras that first wrote it. A layer that cuDNN has no
+    form of (another activation, no biases, dropout inside, a mask, reset_after=False) is an error.
+    The input is never changed.
+    """
+    from rnnconvert.cli.commands import convert_all
+
+    run_command(convert_all, {**arguments, "command": "keras-to-cudnn"})
 
 
 @cli.command(context_settings=_CONTEXT)
 @_PATHS
 @_choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the plan is for.")
+@stack_options
 @display_options
 def inspect(**arguments: Any) -> None:
     """Show what a model file holds, and what a conversion would do. Writes nothing."""
@@ -193,6 +240,7 @@ def verify(**arguments: Any) -> None:
 
 
 cli.add_command(opaque)
+cli.add_command(explain)
 
 
 def main() -> None:

@@ -8,18 +8,17 @@ needed: the help must not wait for numpy.
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from math import prod
+from functools import reduce
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rnnconvert.cli.run import run_command
-from rnnconvert.errors import ConversionError, DifferenceError, UnreadableInputError, UsageError
+from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
     from rnnconvert.cli.output import Output
@@ -28,21 +27,14 @@ if TYPE_CHECKING:
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _SCHEMA = 1
+_OF_SEVERAL = "'rnnconvert opaque pack' makes a buffer of several arrays"
 _BYTES = {"float16": 2, "float32": 4, "float64": 8}
-_NPY = b"\x93NUMPY"
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_RATIO = {0: 1, 8: 1032}
-"""How many bytes one byte of a zip member can stand for at most, stored (0) or deflated (8)."""
-_CHUNK = 2**20
-"""Bytes that are read or compared at once."""
 
 Command = Callable[..., Any]
 
 
-def _options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
+def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    return lambda command: reduce(lambda inner, option: option(inner), reversed(options), command)
 
 
 def _hyperparameters(*, required: bool) -> Callable[[Command], Command]:
@@ -55,7 +47,7 @@ def _hyperparameters(*, required: bool) -> Callable[[Command], Command]:
         default = choices[0] if required else None
         return click.option(name, type=click.Choice(choices), default=default, show_default=True)
 
-    options: list[Callable[[Command], Command]] = [
+    return _options(
         click.option("--cell", type=click.Choice(cells), required=required),
         click.option("--layers", "num_layers", type=int, required=required),
         click.option("--units", "num_units", type=int, required=required, help="Of one direction."),
@@ -63,35 +55,24 @@ def _hyperparameters(*, required: bool) -> Callable[[Command], Command]:
         choice("--direction", directions),
         choice("--input-mode", modes),
         click.option("--num-proj", type=int, help="Size of an LSTM's projected output; 0: none."),
-        click.option(
-            "--dropout",
-            type=click.FloatRange(0, 1),
-            expose_value=False,
-            help="Accepted; dropout has no parameters.",
-        ),
-    ]
-    return lambda command: _options(command, options)
+        click.option("--dropout", type=click.FloatRange(0, 1), expose_value=False,
+                     help="Accepted; dropout has no parameters."),
+    )  # fmt: skip
 
 
-def _display(command: Command) -> Command:
-    options = [
-        click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout."),
-        click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same)."),
-        click.option("-q", "--quiet", is_flag=True, help="Show errors only."),
-        click.option("--debug", is_flag=True, help="Show tracebacks."),
-    ]
-    return _options(command, options)
-
-
-def _files(command: Command) -> Command:
-    path = click.Path(path_type=Path, readable=False)
-    options = [
-        click.argument("path", type=path, metavar="PATH"),
-        click.option("-o", "--output", "target", type=path, required=True, metavar="PATH",
-                     help="Where to write."),
-        click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
-    ]  # fmt: skip
-    return _options(command, options)
+_PATH = click.Path(path_type=Path, readable=False)
+_FILES = _options(
+    click.argument("path", type=_PATH, metavar="PATH"),
+    click.option("-o", "--output", "target", type=_PATH, required=True, metavar="PATH",
+                 help="Where to write."),
+    click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
+)  # fmt: skip
+_DISPLAY = _options(
+    click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout."),
+    click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same)."),
+    click.option("-q", "--quiet", is_flag=True, help="Show errors only."),
+    click.option("--debug", is_flag=True, help="Show tracebacks."),
+)
 
 
 @click.group(context_settings=_CONTEXT)
@@ -107,16 +88,16 @@ def opaque() -> None:
 
 @opaque.command(context_settings=_CONTEXT)
 @_hyperparameters(required=True)
-@_display
+@_DISPLAY
 def size(**arguments: Any) -> None:
     """Print the number of elements of the buffer, and its bytes in each dtype."""
     run_command(_size, arguments)
 
 
 @opaque.command(context_settings=_CONTEXT)
-@_files
+@_FILES
 @_hyperparameters(required=True)
-@_display
+@_DISPLAY
 def unpack(**arguments: Any) -> None:
     """Cut a buffer into one array per layer, direction, gate and kind.
 
@@ -127,9 +108,9 @@ def unpack(**arguments: Any) -> None:
 
 
 @opaque.command(context_settings=_CONTEXT)
-@_files
+@_FILES
 @_hyperparameters(required=False)
-@_display
+@_DISPLAY
 def pack(**arguments: Any) -> None:
     """Make the buffer of the arrays that `unpack` wrote, bit for bit the same.
 
@@ -143,7 +124,9 @@ def pack(**arguments: Any) -> None:
 
 
 def _size(output: Output, **given: Any) -> int:
-    shape = _shape(given)
+    from rnnconvert.layouts.opaque import OpaqueShape
+
+    shape = OpaqueShape(**_chosen(given))
     document = {
         "command": "opaque size",
         "hyperparameters": asdict(shape),
@@ -157,56 +140,52 @@ def _size(output: Output, **given: Any) -> int:
 
 
 def _unpack(output: Output, *, path: Path, target: Path, force: bool, **given: Any) -> int:
-    import numpy as np
-
+    from rnnconvert.containers import safe_npz
     from rnnconvert.layouts import opaque as layout
+    from rnnconvert.layouts.opaque_arrays import from_arrays, to_arrays
 
-    shape = _shape(given)
+    shape = layout.OpaqueShape(**_chosen(given))
     _check_paths(path, target, force=force)
-    buffer = _one_array(path)
+    buffer = safe_npz.read_flat_array(path, _OF_SEVERAL)
     with _as(UsageError, path):
-        arrays = layout.to_arrays(shape, layout.unpack(shape, buffer))
+        arrays = to_arrays(shape, layout.unpack(shape, buffer))
 
     def verify(written: Path) -> None:
-        _require_same_bits(buffer, layout.pack(*layout.from_arrays(_read(written))))
+        with safe_npz.open_arrays(written) as found:
+            safe_npz.require_same_bits(buffer, layout.pack(*from_arrays(dict(found))))
 
-    _write(target, lambda file: np.savez(file, **arrays), verify)  # type: ignore[arg-type]
+    _write(target, lambda temporary: safe_npz.write_arrays(temporary, arrays), verify)
     _report(output, "unpack", path, target, shape, arrays)
     return 0
 
 
 def _pack(output: Output, *, path: Path, target: Path, force: bool, **given: Any) -> int:
-    import numpy as np
-
+    from rnnconvert.containers import safe_npz
     from rnnconvert.layouts import opaque as layout
+    from rnnconvert.layouts.opaque_arrays import from_arrays, shape_of
 
     _check_paths(path, target, force=force)
-    arrays = _read(path)
-    if "" in arrays:
-        raise UnreadableInputError(
-            "one array; expected the .npz file of 'rnnconvert opaque unpack'", path=str(path)
-        )
+    with safe_npz.open_arrays(path) as stored:
+        if safe_npz.UNNAMED in stored:
+            raise UnreadableInputError(
+                "one array; expected the .npz file of 'rnnconvert opaque unpack'", path=str(path)
+            )
+        arrays = dict(stored)
     with _as(UnreadableInputError, path):
-        found = layout.shape_of(arrays)
-        shape, layers = layout.from_arrays(arrays, replace(found, **_chosen(given)))
+        found = shape_of(arrays)
+        shape, layers = from_arrays(arrays, replace(found, **_chosen(given)))
     buffer = layout.pack(shape, layers)
 
     def verify(written: Path) -> None:
-        _require_same_bits(buffer, _one_array(written))
+        safe_npz.require_same_bits(buffer, safe_npz.read_flat_array(written))
 
-    _write(target, lambda file: np.save(file, buffer), verify)
+    _write(target, lambda temporary: safe_npz.write_array(temporary, buffer), verify)
     _report(output, "pack", path, target, shape, arrays)
     return 0
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _shape(given: dict[str, Any]) -> OpaqueShape:
-    from rnnconvert.layouts.opaque import OpaqueShape
-
-    return OpaqueShape(**_chosen(given))
 
 
 def _report(
@@ -223,12 +202,8 @@ def _report(
         "dtype": dtype,
         "arrays": {name: list(array.shape) for name, array in arrays.items()},
     }
-    _print(
-        output,
-        document,
-        f"written {click.format_filename(target)}: {shape.size:,} elements of {dtype}, "
-        f"{len(arrays)} arrays; read back bit for bit",
-    )
+    text = f"written {click.format_filename(target)}: {shape.size:,} elements of {dtype}, "
+    _print(output, document, f"{text}{len(arrays)} arrays; read back bit for bit")
 
 
 def _print(output: Output, document: dict[str, Any], text: str) -> None:
@@ -250,157 +225,23 @@ def _as(kind: type[ConversionError], path: Path) -> Iterator[None]:
         raise
 
 
-# --- writing --------------------------------------------------------------------------------
-
-
 def _check_paths(path: Path, target: Path, *, force: bool) -> None:
     """Refuse what can't be read or mustn't be written, before any work is done."""
-    from rnnconvert.publish import check_output
+    from rnnconvert.containers.safe_npz import require_file
+    from rnnconvert.publish import check_output, write_errors
 
-    with _reading(path):
-        if not path.exists():
-            raise UnreadableInputError("no such file")
-        if not path.is_file():
-            raise UnreadableInputError("not a regular file; expected a .npy or .npz file")
+    require_file(path)
+    with write_errors(target):
         if target.exists() and target.samefile(path):
-            raise UsageError("output and input are the same file")
-    check_output(path, target, force=force, in_place=False)
+            raise UsageError("output and input are the same file", path=str(path))
+        check_output(path, target, force=force, in_place=False)
 
 
-def _write(
-    target: Path, write: Callable[[IO[bytes]], None], verify: Callable[[Path], None]
-) -> None:
+def _write(target: Path, write: Callable[[Path], None], verify: Callable[[Path], None]) -> None:
     from rnnconvert.publish import publish, temporary_file, write_errors
 
     with temporary_file(target.parent, target.suffix) as temporary:
-        with write_errors(target), temporary.open("wb") as file:
-            write(file)
+        with write_errors(target):
+            write(temporary)
         verify(temporary)
         publish(temporary, target)
-
-
-def _require_same_bits(expected: Array, found: Array) -> None:
-    import numpy as np
-
-    pieces = [slice(at, at + _CHUNK) for at in range(0, expected.nbytes, _CHUNK)]
-    first, second = expected.view(np.uint8), found.view(np.uint8)
-    same = expected.dtype == found.dtype and len(first) == len(second)
-    if not same or not all(np.array_equal(first[piece], second[piece]) for piece in pieces):
-        raise DifferenceError("what was written reads back differently; nothing was published")
-
-
-# --- reading --------------------------------------------------------------------------------
-
-
-def _one_array(path: Path) -> Array:
-    """The flat buffer in a file.
-
-    Raises:
-        UnreadableInputError: the file holds several arrays, or one of another rank.
-    """
-    arrays = _read(path)
-    if len(arrays) != 1:
-        raise UnreadableInputError(
-            f"expected one flat array, found {len(arrays)}; 'rnnconvert opaque pack' makes a "
-            "buffer of several arrays", path=str(path),
-        )  # fmt: skip
-    (array,) = arrays.values()
-    if array.ndim != 1:
-        raise UnreadableInputError(
-            f"expected a flat array of shape (elements,), found shape {array.shape}", path=str(path)
-        )
-    return array
-
-
-def _read(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz file, or the one of a .npy file under the name "".
-
-    Every size that the file claims is checked before memory is asked for; Python objects are never
-    loaded.
-
-    Raises:
-        UnreadableInputError: not such a file, or damaged.
-    """
-    with _reading(path):
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            start = file.read(len(_NPY))
-            file.seek(0)
-            if start == _NPY:
-                return {"": _read_array(file, size, "the array")}
-            if start.startswith(_ZIP):
-                return _read_archive(file, size)
-        raise UnreadableInputError("neither a .npy nor a .npz file" if size else "an empty file")
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while reading, as one clear error with the file's name."""
-    try:
-        yield
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
-    except OSError as error:
-        reason = f"can't be read: {error.strerror or error}"
-        raise UnreadableInputError(reason, path=str(path)) from error
-    except MemoryError as error:
-        raise UnreadableInputError("too large for the memory", path=str(path)) from error
-    except Exception as error:  # the parsers of zip, deflate and npy raise many classes
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UnreadableInputError(f"the file is damaged: {reason}", path=str(path)) from error
-
-
-def _read_archive(file: IO[bytes], size: int) -> dict[str, Array]:
-    import numpy as np
-
-    arrays: dict[str, Array] = {}
-    with np.load(file) as archive:
-        members = archive.zip.infolist()
-        if sum(member.compress_size for member in members) > size:
-            raise UnreadableInputError("the file is damaged: its arrays are larger than itself")
-        for member in members:
-            name = member.filename.removesuffix(".npy")
-            if name == member.filename or name in arrays:
-                raise UnreadableInputError(f"{member.filename}: no array, or there twice")
-            ratio = _RATIO.get(member.compress_type, 0)
-            if member.flag_bits & 1 or member.file_size > ratio * member.compress_size:
-                raise UnreadableInputError(
-                    f"{name}: encrypted, compressed in an unknown way, or its size is false"
-                )
-            with archive.zip.open(member) as stream:
-                arrays[name] = _read_array(stream, member.file_size, name)
-    return arrays
-
-
-def _read_array(stream: IO[bytes], size: int, name: str) -> Array:
-    """One array in .npy format from a stream of `size` bytes."""
-    import numpy as np
-    from numpy.lib import format as npy
-
-    from rnnconvert.layouts.opaque import DTYPES
-
-    version = npy.read_magic(stream)
-    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    if version not in headers:
-        raise UnreadableInputError(f"{name}: format {version} is not one for plain arrays")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
-        shape, fortran_order, dtype = headers[version](stream)
-    if dtype.name not in DTYPES or dtype.names or dtype.subdtype:
-        raise UnreadableInputError(f"{name}: expected floating-point numbers, found {dtype}")
-    claimed, left = prod(shape) * dtype.itemsize, size - stream.tell()
-    if claimed != left or any(length < 0 for length in shape):
-        raise UnreadableInputError(
-            f"{name}: the header says shape {shape} of {dtype}, {claimed:,} bytes, but {left:,} "
-            "bytes follow; the file is truncated or damaged"
-        )
-    flat = np.empty(prod(shape), dtype)
-    memory = flat.view(np.uint8).data
-    done = 0
-    while done < left:
-        read = stream.readinto(memory[done : done + _CHUNK])  # type: ignore[attr-defined]
-        if not read:
-            raise UnreadableInputError(f"{name}: the file is truncated")
-        done += read
-    return flat.reshape(shape, order="F" if fortran_order else "C")

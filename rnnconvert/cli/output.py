@@ -16,6 +16,7 @@ from rich.table import Table
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 if TYPE_CHECKING:
+    from rnnconvert.checkpoint_inspection import CheckpointInspection, StackLayer
     from rnnconvert.inspection import Inspection
     from rnnconvert.pipeline import Options
     from rnnconvert.plan import Plan, SiteChange
@@ -25,6 +26,11 @@ _WIDE = 125
 """Width from which the table has room for the formula of the number of weights."""
 _PLAIN_WIDTH = 240
 """Width where output goes to a file or a pipe: names are never cut there."""
+_NOTHING = {
+    "cudnn-to-keras": "no CuDNN layer, and Keras 3 loads it as it is",
+    "keras-to-cudnn": "no LSTM or GRU layer",
+}
+"""Why a command leaves a file alone."""
 
 
 def printable(text: object) -> str:
@@ -76,14 +82,18 @@ class Output:
             return
         self._out.print(f"[bold]{printable(report.input.path)}[/]  {_file_line(report.input)}")
         if report.verdict == "nothing-to-convert":
-            self._out.print("  nothing to convert: no CuDNN layer, and Keras 3 loads it as it is")
+            self._out.print(f"  nothing to convert: {_NOTHING[report.command]}")
             return
-        self._sites(report.layers)
-        if self.verbose:
+        if report.input.container.startswith("tf-checkpoint"):
+            self._stacks(report.layers)
+        else:
+            self._sites(report.layers)
+        if self.verbose and not report.input.container.startswith("tf-checkpoint"):
             self._details(report.layers, report.config_changes)
         elif report.config_changes:
             count = len(report.config_changes)
-            self._out.print(f"  config: {count} repairs (-v lists them)")
+            what = "changes" if options.is_inverse else "repairs"
+            self._out.print(f"  config: {count} {what} (-v lists them)")
         self._points(report.target_points)
         self._optimizer(report)
         if options.check:
@@ -131,6 +141,46 @@ class Output:
             return None
         existing, self._report = Path(self._report), None
         return existing
+
+    def checkpoint(self, found: CheckpointInspection) -> None:
+        """The result of `inspect` for a checkpoint."""
+        from rnnconvert.cli.stacks import variable_lines
+
+        self._documents.append(found.to_dict())
+        self._warnings(tuple(found.to_dict()["warnings"]))
+        if self._json or self.quiet:
+            return
+        self._out.print(f"[bold]{printable(found.input.path)}[/]  {_file_line(found.input)}")
+        for line in variable_lines(found.found):
+            self._out.print(f"  {printable(line)}", soft_wrap=True)
+        own = {name for stack in found.found.stacks for name in stack.variables}
+        own |= {slot.variable for stack in found.found.stacks for slot in stack.slots}
+        others = [name for name in found.variables if name not in own]
+        shown = others if self.verbose else others[:6]
+        more = "" if len(shown) == len(others) else f", and {len(others) - len(shown)} more (-v)"
+        self._out.print(
+            f"  {len(others)} other variables: {printable(', '.join(shown))}{more}", soft_wrap=True
+        )
+        self._stacks(found.layers)
+        for problem in found.found.problems:
+            self._out.print(f"  [red]can't be converted:[/] {printable(problem)}", soft_wrap=True)
+        if found.verdict == "convertible":
+            self._out.print("  [green]convertible[/]")
+        elif not found.found.problems:
+            self._out.print(
+                "  nothing of cuDNN in it; --to keras makes Keras models of TF1's cells"
+            )
+
+    def _stacks(self, layers: Sequence[StackLayer]) -> None:
+        from rnnconvert.cli.stacks import rows
+
+        if not layers:
+            self._out.print("  no RNN stacks")
+            return
+        table = _table("layer", "cell", "from", "to", ">units", ">inputs", ">weights", "", ">after")
+        for row in rows(layers):
+            table.add_row(*(printable(cell) for cell in row))
+        self._out.print(table)
 
     def failed_report(self, command: str, path: Path, error: ConversionError | None) -> None:
         """A report for an input of which nothing is known but the error."""
@@ -301,7 +351,7 @@ def _table(*columns: str) -> Table:
 
 def _target_class(change: SiteChange) -> str:
     site = change.site
-    if site.is_cudnn:
+    if change.target_layout != site.layout:
         return _class_of(change.target_layout, site.cell)
     return f"{site.class_name} rescaled"
 
@@ -341,6 +391,9 @@ def _file_line(info: Any) -> str:
         "keras-h5-model": "Keras HDF5, whole model",
         "keras-h5-weights": "Keras HDF5, weights",
         "keras": "Keras 3 .keras",
+        "tf-checkpoint-v1": "TensorFlow checkpoint V1",
+        "tf-checkpoint-v2": "TensorFlow checkpoint V2",
+        "npz": "numpy .npz",
     }
     version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
     return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"

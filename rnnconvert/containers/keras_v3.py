@@ -9,6 +9,7 @@ import numpy as np
 
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
+from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.plan import Plan
 
 
@@ -24,12 +25,16 @@ def save_as_keras(model: Path, target: Path, plan: Plan) -> None:
         UsageError: Keras 3 is not installed.
         NotConvertibleError: Keras can't load the model (custom or Lambda layers).
     """
-    keras = _import_keras()
+    try:
+        keras = import_keras()
+    except CannotRun as error:
+        raise UsageError(f"--to keras: {error}") from error
     with open_keras_h5(model) as file:
         state = [file.read(tensor.path) for tensor in file.optimizer_tensors]
+        trained = file.training_config is not None
     stateless = plan.optimizer.state != "converted"
     try:
-        loaded = keras.models.load_model(model)
+        loaded = keras.models.load_model(model, compile=trained)
     except Exception as error:
         last = str(error).strip().splitlines()[-1]
         raise NotConvertibleError(
@@ -47,16 +52,6 @@ def _require_same_weights(saved: Any, loaded: Any) -> None:
     for mine, its in zip(saved.weights, loaded.weights, strict=True):
         if np.asarray(mine).tobytes() != np.asarray(its).tobytes():
             raise DifferenceError(f"Keras read back other values of {mine.path} than it saved")
-
-
-def _import_keras() -> Any:
-    try:
-        import keras
-    except ImportError as error:
-        raise UsageError(
-            "--to keras needs Keras 3: install rnnconvert[tensorflow], or keras with a backend"
-        ) from error
-    return keras
 
 
 def _restore(keras: Any, model: Any, state: list[Any]) -> None:

@@ -1,7 +1,16 @@
 """Keras configs: reading what they say of recurrent layers, and rewriting them to load anywhere."""
 
 from rnnconvert.keras_config.changes import ConfigChange
+from rnnconvert.keras_config.inverse import port_to_cudnn
 from rnnconvert.keras_config.port import TARGETS, Ported, port
 from rnnconvert.keras_config.recurrent import RecurrentLayer, recurrent_layers
 
-__all__ = ["TARGETS", "ConfigChange", "Ported", "RecurrentLayer", "port", "recurrent_layers"]
+__all__ = [
+    "TARGETS",
+    "ConfigChange",
+    "Ported",
+    "RecurrentLayer",
+    "port",
+    "port_to_cudnn",
+    "recurrent_layers",
+]

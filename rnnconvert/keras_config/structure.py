@@ -9,7 +9,7 @@ from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.tree import Config, Node, layer_name, members, show_path
 
-_STATEFUL_CALLS = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
+STATEFUL_CALLS = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
 Reference = list[Any]  # [layer name, node index, tensor index]
 
 
@@ -107,15 +107,15 @@ def each_reference(value: Any, names: set[str], visit: Callable[[Reference], Non
             each_reference(item, names, visit)
 
 
-def _calls(config: Config) -> list[Any]:
+def calls(config: Config) -> list[Any]:
     return [layer.get("inbound_nodes", []) for layer in config["layers"]]
 
 
 def _connections(config: Config) -> list[Any]:
-    return [*_calls(config), config["input_layers"], config["output_layers"]]
+    return [*calls(config), config["input_layers"], config["output_layers"]]
 
 
-def _is_functional(entry: Config) -> bool:
+def is_functional(entry: Config) -> bool:
     config = entry.get("config")
     return isinstance(config, dict) and "output_layers" in config
 
@@ -131,7 +131,7 @@ def _unlist_single_output(node: Node, changes: Changes) -> None:
     changes.put(show_path(node.path), node.config, "output_layers", outputs[0])
 
 
-def _names(config: Config) -> set[str]:
+def member_names(config: Config) -> set[str]:
     return {str(layer.get("name") or layer_name(layer)) for layer in config["layers"]}
 
 
@@ -141,14 +141,14 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
     For a nested functional model Keras 3 does count it in `output_layers`, and only there.
     """
     config = node.config
-    names = _names(config)
+    names = member_names(config)
     for entry in members(node.entry):
         sequential = entry.get("class_name") == "Sequential"
-        if not sequential and not _is_functional(entry):
+        if not sequential and not is_functional(entry):
             continue
         name = str(entry.get("name") or layer_name(entry))
         found: list[Reference] = []
-        for connection in _calls(config):
+        for connection in calls(config):
             each_reference(connection, names, found.append)
         outputs: list[Reference] = []
         each_reference(config["output_layers"], names, outputs.append)
@@ -170,10 +170,10 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
 def _name_initial_states(node: Node, changes: Changes) -> None:
     """`[[x], [h], [c]]` becomes a call with `initial_state=[h, c]`: Keras 3's form of a node."""
     config = node.config
-    names = _names(config)
+    names = member_names(config)
     for entry in members(node.entry):
         nodes = entry.get("inbound_nodes")
-        if entry.get("class_name") not in _STATEFUL_CALLS or not isinstance(nodes, list):
+        if entry.get("class_name") not in STATEFUL_CALLS or not isinstance(nodes, list):
             continue
         path = show_path((*node.path, layer_name(entry)))
         for index, call in enumerate(nodes):
@@ -250,7 +250,7 @@ def _redirect(config: Config, old: Reference, new: Reference) -> None:
             reference[:3] = new
 
     for connection in _connections(config):
-        each_reference(connection, _names(config), visit)
+        each_reference(connection, member_names(config), visit)
 
 
 def _transpose(name: str, reference: Reference) -> Config:
@@ -267,10 +267,10 @@ def _transpose(name: str, reference: Reference) -> Config:
 def _note_keras2_points(node: Node, changes: Changes) -> None:
     for entry in members(node.entry):
         path = show_path((*node.path, layer_name(entry)))
-        calls = entry.get("inbound_nodes") or []
-        if entry.get("class_name") in _STATEFUL_CALLS and any(
-            isinstance(call, list) and len(call) > 1 for call in calls
+        nodes = entry.get("inbound_nodes") or []
+        if entry.get("class_name") in STATEFUL_CALLS and any(
+            isinstance(call, list) and len(call) > 1 for call in nodes
         ):
             changes.point(f"{path}: positional initial states left, which only Keras 2 reads")
-        if entry.get("class_name") == "Sequential" or _is_functional(entry):
+        if entry.get("class_name") == "Sequential" or is_functional(entry):
             changes.point(f"{path}: node index of a nested model left as only Keras 2 reads it")

@@ -20,9 +20,8 @@ TensorFlow's `CudnnRNN` operators.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -75,10 +74,8 @@ class OpaqueShape:
     def __post_init__(self) -> None:
         known = {"cell": CUDNN_CELLS, "direction": DIRECTIONS, "input_mode": INPUT_MODES}
         for name, values in known.items():
-            if getattr(self, name) not in values:
-                raise UsageError(
-                    f"{name}: expected {', '.join(values)}, found {getattr(self, name)!r}"
-                )
+            if (value := getattr(self, name)) not in values:
+                raise UsageError(f"{name}: expected {', '.join(values)}, found {value!r}")
         least = {"num_layers": 1, "num_units": 1, "input_size": 1, "num_proj": 0}
         for name, low in least.items():
             value = getattr(self, name)
@@ -97,7 +94,7 @@ class OpaqueShape:
             )
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return ", ".join(f"{name}={value}" for name, value in vars(self).items())
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -181,6 +178,10 @@ class Region:
         return _name(self.cell, self.layer, self.direction, self.kind, self.gate)
 
 
+def _name(cell: str, layer: int, direction: str, kind: str, gate: str | None) -> str:
+    return "/".join([cell, f"layer_{layer}", direction, kind, *([gate] if gate else [])])
+
+
 @dataclass(frozen=True, eq=False)
 class PseudoLayer:
     """The weights of one direction of one layer, as cuDNN has them.
@@ -224,8 +225,7 @@ class PseudoLayer:
         """One array per gate and kind under its name (`Region.name`); views where possible."""
         found = {}
         for field, kinds in _KINDS.items():
-            array = getattr(self, field)
-            if array is None:
+            if (array := getattr(self, field)) is None:
                 continue
             gates = (None,) if field == "projection" else CELLS[self.cell].gates
             one = array.shape[-1:] if field == "bias" else array.shape[-2:]
@@ -246,14 +246,10 @@ class PseudoLayer:
                 f"layer {self.layer} {self.direction} projects the output of an LSTM from {units} "
                 f"to {out} units (num_proj={out}); an LSTM without a projection can't do that"
             )
-        kernel = self.kernel
+        kernel, shape = self.kernel, self.recurrent.shape
         if kernel is None:
-            identity = np.eye(self.recurrent.shape[1], dtype=self.recurrent.dtype)
-            kernel = np.broadcast_to(identity, self.recurrent.shape)
+            kernel = np.broadcast_to(np.eye(shape[1], dtype=self.recurrent.dtype), shape)
         return RnnWeights(self.cell, kernel, self.recurrent, self.bias)
-
-
-# --- the buffer -----------------------------------------------------------------------------
 
 
 def unpack(shape: OpaqueShape, buffer: Array) -> tuple[PseudoLayer, ...]:
@@ -287,10 +283,9 @@ def pack(shape: OpaqueShape, layers: Sequence[PseudoLayer]) -> Array:
     """The buffer of these pseudo-layers, given in any order: the inverse of `unpack`.
 
     Raises:
-        ValueError: a layer is missing or too many, or an array has another shape or dtype than
-            `shape` and the other arrays imply.
+        ValueError: a layer is missing or too many, or an array has another shape or dtype.
     """
-    return _fill(shape, to_arrays(shape, layers))
+    return fill(shape, named(layers))
 
 
 def fitting(size: int, near: OpaqueShape) -> tuple[OpaqueShape, ...]:
@@ -315,7 +310,7 @@ def fitting(size: int, near: OpaqueShape) -> tuple[OpaqueShape, ...]:
         skipping = replace(least, input_size=near.num_units, input_mode="skip_input")
         if skipping.size == size:
             found.append(skipping)
-    return tuple(sorted(found, key=lambda shape: len(_changes(near, shape))))
+    return tuple(sorted(found, key=lambda shape: len(changes(near, shape))))
 
 
 def _fields(shape: OpaqueShape) -> Iterator[tuple[int, str, str, tuple[int, ...]]]:
@@ -333,107 +328,33 @@ def _fields(shape: OpaqueShape) -> Iterator[tuple[int, str, str, tuple[int, ...]
         yield layer, direction, "bias", (2, gates, units)
 
 
-def _fill(shape: OpaqueShape, arrays: Mapping[str, Array]) -> Array:
-    """The buffer with these arrays in their regions; one pass over the memory."""
-    buffer = np.empty(shape.size, _require_regions(shape, arrays))
+def named(layers: Sequence[PseudoLayer]) -> dict[str, Array]:
+    """The arrays of all layers under their names; ValueError where a layer is given twice."""
+    if len({(layer.layer, layer.direction) for layer in layers}) != len(layers):
+        raise ValueError("a pseudo-layer is given twice")
+    return {name: array for layer in layers for name, array in layer.arrays().items()}
+
+
+def fill(shape: OpaqueShape, arrays: Mapping[str, Array]) -> Array:
+    """The buffer with these arrays in their regions; ValueError as `require_regions`."""
+    buffer = np.empty(shape.size, require_regions(shape, arrays))
     for region in shape.regions:
         buffer[region.offset : region.end].reshape(region.shape)[...] = arrays[region.name]
     return buffer
 
 
-# --- one array per gate ---------------------------------------------------------------------
-
-
-def to_arrays(shape: OpaqueShape, layers: Sequence[PseudoLayer]) -> dict[str, Array]:
-    """One array per region under its name (`Region.name`); all are views of the layers' arrays.
-
-    Raises:
-        ValueError: as `pack`.
-    """
-    if len({(layer.layer, layer.direction) for layer in layers}) != len(layers):
-        raise ValueError("a pseudo-layer is given twice")
-    arrays = {name: array for layer in layers for name, array in layer.arrays().items()}
-    _require_regions(shape, arrays)
-    return arrays
-
-
-def from_arrays(
-    arrays: Mapping[str, Array], shape: OpaqueShape | None = None
-) -> tuple[OpaqueShape, tuple[PseudoLayer, ...]]:
-    """The pseudo-layers of arrays named as by `to_arrays`, and their hyperparameters.
-
-    The hyperparameters follow from names and shapes alone.
-
-    Raises:
-        UsageError: `shape` is given, and its layout is another one.
-        ValueError: arrays are missing or too many, or their shapes or dtypes contradict each other.
-    """
-    found = shape_of(arrays)
-    if shape is not None and shape.resolved != found:
-        raise UsageError(
-            f"the arrays are those of {found}; the options say otherwise: "
-            + _listed(_changes(found, shape.resolved))
-        )
-    return found, unpack(found, _fill(found, arrays))
-
-
-_NAME = re.compile(
-    f"({'|'.join(CUDNN_CELLS)})/layer_([0-9]+)/(forward|backward)/"
-    "(?:(?:input|recurrent)_(?:kernel|bias)/[a-z]|projection)"
-)
-
-
-def _name(cell: str, layer: int, direction: str, kind: str, gate: str | None) -> str:
-    return "/".join([cell, f"layer_{layer}", direction, kind, *([gate] if gate else [])])
-
-
-def shape_of(arrays: Mapping[str, Array]) -> OpaqueShape:
-    """The hyperparameters that names and shapes of canonical arrays tell, resolved."""
-    parsed = {name: _NAME.fullmatch(name) for name in arrays}
-    unknown = [name for name, match in parsed.items() if match is None]
-    cells, layers, directions = (
-        sorted({match[group] for match in parsed.values() if match}) for group in (1, 2, 3)
-    )
-    if unknown or len(cells) != 1:
-        raise ValueError(
-            "expected arrays of one cell with names like lstm/layer_0/forward/input_kernel/i, "
-            f"found {_listed(unknown or cells) or 'none'}"
-        )
-    first = f"{cells[0]}/layer_0/forward"
-    gate = CELLS[cells[0]].gates[0]
-
-    def axes(name: str, count: int) -> tuple[int, ...]:
-        """The shape of an array, zeros where there is none."""
-        found = arrays[name].shape if name in arrays else (0,) * count
-        if len(found) != count:
-            raise ValueError(f"{name}: expected {count} axes, found shape {found}")
-        return found
-
-    (units,) = axes(f"{first}/input_bias/{gate}", 1)
-    (_, inputs) = axes(f"{first}/input_kernel/{gate}", 2)
-    (projection, _) = axes(f"{first}/projection", 2)
-    try:
-        return OpaqueShape(
-            cells[0], len(layers), units, inputs or units,
-            direction="bidirectional" if "backward" in directions else "unidirectional",
-            input_mode="linear_input" if inputs else "skip_input", num_proj=projection,
-        )  # fmt: skip
-    except UsageError as error:  # not the fault of the options: the arrays say so
-        raise ValueError(f"arrays are missing or have impossible shapes: {error}") from error
-
-
 # --- checks and messages --------------------------------------------------------------------
 
 
-def _require_regions(shape: OpaqueShape, arrays: Mapping[str, Array]) -> np.dtype[np.generic]:
-    """Check that the arrays are those of the regions of `shape`; return the dtype of all."""
+def require_regions(shape: OpaqueShape, arrays: Mapping[str, Array]) -> np.dtype[np.generic]:
+    """The dtype of all arrays; ValueError where they are not those of the regions of `shape`."""
     expected = {region.name: region.shape for region in shape.regions}
     missing = [name for name in expected if name not in arrays]
     further = [name for name in arrays if name not in expected]
     if missing or further:
         raise ValueError(
-            f"{len(missing)} of {len(expected)} arrays are missing ({_listed(missing) or '-'}), "
-            f"{len(further)} have no place ({_listed(further) or '-'})"
+            f"{len(missing)} of {len(expected)} arrays are missing ({listed(missing) or '-'}), "
+            f"{len(further)} have no place ({listed(further) or '-'})"
         )
     for name, size in expected.items():
         if arrays[name].shape != size:
@@ -447,7 +368,7 @@ def _one_dtype(arrays: Iterable[Array]) -> np.dtype[np.generic]:
     if len(dtypes) != 1 or not {dtype.name for dtype in dtypes} <= set(DTYPES):
         raise ValueError(
             f"expected one dtype of {', '.join(FLOAT_DTYPES)}, "
-            f"found {_listed(sorted(map(str, dtypes)))}"
+            f"found {listed(sorted(map(str, dtypes)))}"
         )
     return dtypes.pop()
 
@@ -459,25 +380,21 @@ def _matches(shape: tuple[int, ...], axes: tuple[int | str, ...]) -> bool:
     )
 
 
-def _changes(near: OpaqueShape, other: OpaqueShape) -> list[str]:
+def changes(near: OpaqueShape, other: OpaqueShape) -> list[str]:
     """The hyperparameters of `other` that differ from those of `near`."""
-    return [
-        f"{field.name}={getattr(other, field.name)}"
-        for field in fields(OpaqueShape)
-        if getattr(other, field.name) != getattr(near, field.name)
-    ]
+    return [f"{name}={value}" for name, value in vars(other).items() if value != vars(near)[name]]
 
 
 def _misfit(shape: OpaqueShape, size: int) -> str:
     """Why `size` elements are wrong for `shape`, and which hyperparameters would be right."""
     message = f"the buffer has {size} elements; expected {shape.size} for {shape}; "
-    others = [_changes(shape.resolved, other) for other in fitting(size, shape)]
-    nearest = [", ".join(changes) for changes in others if len(changes) == len(others[0])]
+    others = [changes(shape.resolved, other) for other in fitting(size, shape)]
+    nearest = [", ".join(words) for words in others if len(words) == len(others[0])]
     if not nearest:
         return message + "no other cell, direction, input size or number of layers fits either"
-    return message + f"{size} would fit {_listed(nearest, ' or ')}"
+    return message + f"{size} would fit {listed(nearest, ' or ')}"
 
 
-def _listed(items: Sequence[str], joint: str = ", ") -> str:
+def listed(items: Sequence[str], joint: str = ", ") -> str:
     """The first few items in words."""
     return joint.join(items[:3]) + (f"{joint}..." if len(items) > 3 else "")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rnnconvert.errors import UsageError
-from rnnconvert.verification.keras_engine import CannotRun, import_keras
+from rnnconvert.frameworks import CannotRun, import_keras
 
 DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 
@@ -45,12 +45,14 @@ def find_gpu() -> Gpu:
         if sees is not None and sees():
             return Gpu("keras", f"keras on {backend} with a GPU")
         tried.append(f"keras on {backend} has no GPU that runs cuDNN")
-    if importlib.util.find_spec("torch") is None:
-        tried.append("torch is not installed")
-    elif _torch_sees():
-        return Gpu("torch", "torch with CUDA; " + "; ".join(tried))
-    else:
+    try:
+        if _torch_sees():
+            return Gpu("torch", "torch with CUDA; " + "; ".join(tried))
         tried.append("torch sees no CUDA device, or has no cuDNN")
+    except ModuleNotFoundError:
+        tried.append("torch is not installed")
+    except (ImportError, OSError) as error:  # a CUDA library of its is missing, say
+        tried.append(f"torch can't be imported: {str(error).splitlines()[0]}")
     return Gpu(None, "no usable CUDA device: " + "; ".join(tried))
 
 
@@ -84,7 +86,9 @@ def _tensorflow_sees() -> bool:
 def _torch_sees() -> bool:
     import torch
 
-    return bool(torch.cuda.is_available() and torch.backends.cudnn.is_available())
+    with warnings.catch_warnings():  # that the driver is too old, or whether there is one at all
+        warnings.simplefilter("ignore")
+        return bool(torch.cuda.is_available() and torch.backends.cudnn.is_available())
 
 
 @contextmanager

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,15 +12,11 @@ import numpy as np
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import ConversionError
+from rnnconvert.frameworks import CannotRun
 from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
 
-OLDEST_KERAS = (3, 4)
 Array = np.ndarray[Any, Any]
-
-
-class CannotRun(Exception):
-    """A model can't be run here; the text is the reason, for the report."""
 
 
 class CannotLoad(CannotRun):
@@ -41,45 +34,6 @@ class Permissions:
 
     allow_code: bool = False
     custom_objects: Mapping[str, Any] = field(default_factory=dict)
-
-
-def import_keras() -> Any:
-    """Keras 3, ready to run.
-
-    Raises:
-        CannotRun: it or its backend is missing, or too old.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    install = 'pip install "rnnconvert[tensorflow]"'
-    try:
-        with _native_stderr_closed():
-            import keras
-    except ImportError as error:
-        name = getattr(error, "name", None) or "keras"
-        raise CannotRun(f"Keras 3 can't be imported, {name} is missing ({install})") from error
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2] if part.isdigit())
-    if version < OLDEST_KERAS:
-        raise CannotRun(f"Keras 3.4 or later is needed, found {keras.__version__} ({install})")
-    return keras
-
-
-@contextmanager
-def _native_stderr_closed() -> Iterator[None]:
-    """TensorFlow's C++ tells of missing GPUs at any log level. Python's errors still come."""
-    try:
-        saved = os.dup(2)
-    except OSError:  # there is no such stream
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        sys.stderr.flush()
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
 
 
 def engine_name() -> str:

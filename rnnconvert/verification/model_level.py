@@ -15,19 +15,18 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError
+from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.report import LevelResult
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.devices import find_gpu, tf32_off
 from rnnconvert.verification.inputs import Array, Inputs, Slot, make, slots_of
 from rnnconvert.verification.keras_engine import (
     CannotLoad,
-    CannotRun,
     Outputs,
     Permissions,
     Runner,
     as_float64,
     engine_name,
-    import_keras,
     load,
 )
 

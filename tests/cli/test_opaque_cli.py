@@ -17,6 +17,7 @@ from helpers import snapshot
 
 from rnnconvert.cli import main
 from rnnconvert.cli.opaque import opaque
+from rnnconvert.containers import safe_npz
 from rnnconvert.layouts.opaque import OpaqueShape
 
 SIZE = 1584
@@ -236,6 +237,34 @@ def test_a_file_that_python_2_wrote(cli, tmp_path):
     assert (result.code, result.err) == (0, "")
 
 
+def test_arrays_of_any_name(tmp_path):
+    """Also those that are keywords of `np.savez`; the same arrays give the same bytes."""
+    names = ["file", "allow_pickle", "scope/layer_0/forward/kernel", "a b.npy", "größe"]
+    arrays = {name: buffer(24).reshape(6, 4)[:n].T for n, name in enumerate(names)}
+    contents = set()
+    for _ in range(2):
+        safe_npz.write_arrays(tmp_path / "any.npz", arrays)
+        contents.add((tmp_path / "any.npz").read_bytes())
+    assert len(contents) == 1
+    with (
+        np.load(tmp_path / "any.npz") as theirs,
+        safe_npz.open_arrays(tmp_path / "any.npz") as ours,
+    ):
+        assert list(ours) == names
+        assert "none" not in ours
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(ours[name], array, strict=True)
+            np.testing.assert_array_equal(theirs[f"{name}.npy"], array, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "array"), [("a\0b", np.zeros(2)), ("objects", np.array([object()]))]
+)
+def test_arrays_that_would_not_be_read_back(tmp_path, name, array):
+    with pytest.raises(ValueError, match=r"can't be the name of an array|Object arrays cannot be"):
+        safe_npz.write_arrays(tmp_path / "any.npz", {name: array})
+
+
 # --- options that disagree with the file ----------------------------------------------------
 
 
@@ -286,6 +315,7 @@ def test_an_output_that_cannot_be_written(cli, tmp_path, canonical):
     for target, reason in (
         ("nowhere/params.npy", "the directory nowhere does not exist"),
         ("folder", "the output is not a regular file"),
+        ("x" * 300, "can't be written: File name too long"),
     ):
         found = refused(cli, tmp_path, "pack", canonical, "-o", target)
         assert found == (5, f"{target}: {reason}")
@@ -293,7 +323,7 @@ def test_an_output_that_cannot_be_written(cli, tmp_path, canonical):
 
 @pytest.mark.parametrize("function", ["save", "replace"])
 def test_a_full_disk_leaves_nothing(cli, tmp_path, canonical, monkeypatch, function):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(np if function == "save" else os, function, full)
@@ -305,10 +335,12 @@ def test_a_full_disk_leaves_nothing(cli, tmp_path, canonical, monkeypatch, funct
 def test_what_reads_back_differently_is_not_published(cli, tmp_path, monkeypatch, command):
     np.save(tmp_path / "params.npy", buffer())
     assert cli("opaque", "unpack", "params.npy", "-o", "canonical.npz", *NETWORK).code == 0
-    save, savez = np.save, np.savez
-    monkeypatch.setattr(np, "save", lambda file, array: save(file, array[::-1]))
+    one, several = safe_npz.write_array, safe_npz.write_arrays
+    monkeypatch.setattr(safe_npz, "write_array", lambda path, array: one(path, array[::-1]))
     monkeypatch.setattr(
-        np, "savez", lambda file, **arrays: savez(file, **{n: -a for n, a in arrays.items()})
+        safe_npz,
+        "write_arrays",
+        lambda path, arrays: several(path, {name: -array for name, array in arrays.items()}),
     )
     arguments = {"unpack": ["params.npy", *NETWORK], "pack": ["canonical.npz"]}[command]
     found = refused(cli, tmp_path, command, *arguments, "-o", "out")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from models import SHARED
 
 from rnnconvert.errors import NotConvertibleError, UsageError
-from rnnconvert.layouts import opaque
+from rnnconvert.layouts import opaque, opaque_arrays
 from rnnconvert.layouts.opaque import OpaqueShape, PseudoLayer
 
 BATCH, TIME = 3, 6
@@ -436,12 +436,12 @@ def test_unpacking_is_a_bijection_bit_for_bit(shape, seed, name):
     assert all(np.shares_memory(layer.recurrent, buffer) for layer in layers)
     assert_same_bits(opaque.pack(shape, layers), buffer)
     assert_same_bits(opaque.pack(shape, layers[::-1]), buffer)
-    arrays = opaque.to_arrays(shape, layers)
+    arrays = opaque_arrays.to_arrays(shape, layers)
     for region in shape.regions:
         piece = buffer[region.offset : region.end].reshape(region.shape)
         assert_same_bits(arrays[region.name], piece)
         assert np.shares_memory(arrays[region.name], buffer)
-    found, again = opaque.from_arrays(arrays)
+    found, again = opaque_arrays.from_arrays(arrays)
     assert found == shape.resolved
     assert_same_bits(opaque.pack(found, again), buffer)
 
@@ -566,7 +566,7 @@ def test_a_buffer_of_another_size(size, hint):
 
 
 def arrays_of(shape: OpaqueShape) -> dict[str, Array]:
-    return opaque.to_arrays(shape, opaque.unpack(shape, np.arange(float(shape.size))))
+    return opaque_arrays.to_arrays(shape, opaque.unpack(shape, np.arange(float(shape.size))))
 
 
 @pytest.mark.parametrize(
@@ -661,16 +661,16 @@ def without(arrays: dict[str, Array], part: str) -> dict[str, Array]:
 )
 def test_arrays_that_are_no_network(spoil, message):
     with pytest.raises(ValueError, match=message):
-        opaque.from_arrays(spoil(arrays_of(GRU)))
+        opaque_arrays.from_arrays(spoil(arrays_of(GRU)))
 
 
 def test_arrays_of_another_network_than_asked_for():
     with pytest.raises(UsageError) as caught:
-        opaque.from_arrays(arrays_of(RNN), replace(RNN, cell="rnn_relu", num_layers=3))
+        opaque_arrays.from_arrays(arrays_of(RNN), replace(RNN, cell="rnn_relu", num_layers=3))
     assert str(caught.value) == (
         "the arrays are those of cell=rnn_tanh, num_layers=2, num_units=4, input_size=5, "
         "direction=bidirectional, input_mode=linear_input, num_proj=0; the options say otherwise: "
         "cell=rnn_relu, num_layers=3"
     )
-    shape, _ = opaque.from_arrays(arrays_of(RNN), replace(RNN, input_mode="auto_select"))
+    shape, _ = opaque_arrays.from_arrays(arrays_of(RNN), replace(RNN, input_mode="auto_select"))
     assert shape == RNN

@@ -24,7 +24,7 @@ keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
 pytest.importorskip("keras.ops", reason="Keras 3 is not installed")
 pytestmark = pytest.mark.slow
 
-from rnnconvert.verification import keras_engine
+from rnnconvert import frameworks
 from rnnconvert.verification.keras_engine import Permissions
 from rnnconvert.verification.model_level import check_models
 
@@ -271,7 +271,7 @@ def test_a_model_that_is_too_large_for_the_memory_is_skipped(converted, monkeypa
 
 def test_without_keras_the_level_is_skipped_with_the_reason(converted, monkeypatch):
     def missing():
-        raise keras_engine.CannotRun("Keras 3 can't be imported, keras is missing (pip ...)")
+        raise frameworks.CannotRun("Keras 3 can't be imported, keras is missing (pip ...)")
 
     from rnnconvert.verification import model_level
 

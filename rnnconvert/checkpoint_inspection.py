@@ -1,0 +1,148 @@
+"""What is inside a TensorFlow checkpoint: its RNN stacks, by its index alone."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rnnconvert import layouts
+from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
+from rnnconvert.errors import ConversionError
+from rnnconvert.pipeline import Options
+from rnnconvert.report import FileInfo, tool_versions
+from rnnconvert.tf1.find import find_stacks
+from rnnconvert.tf1.stack import Found, Stack
+
+
+@dataclass(frozen=True)
+class StackLayer:
+    """One direction of one layer, for the report; `to` is the layout it is converted to."""
+
+    stack: Stack
+    layer: int
+    direction: str
+    to: str
+
+    @property
+    def source_layout(self) -> str:
+        if self.stack.opaque is not None:
+            return "cudnn-opaque"
+        return self.stack.places[0].layout
+
+    def to_dict(self) -> dict[str, Any]:
+        stack, width = self.stack, self.stack.input_dim(self.layer)
+        cell = layouts.CELLS[stack.cell]
+        two = 2 if stack.is_cudnn else 1
+        count = layouts.parameter_count
+
+        return {
+            "path": f"{stack.scope}/layer_{self.layer}/{self.direction}",
+            "class_name": "",
+            "cell": stack.cell,
+            "from": self.source_layout,
+            "to": self.to,
+            "units": stack.num_units,
+            "input_dim": width,
+            "direction": self.direction,
+            "flags": [],
+            "params": {
+                "from": count(cell, width, stack.num_units, two),
+                "to": count(cell, width, stack.num_units, 2 if stack.cell == "gru" else 1),
+                "formula": count(cell, width, stack.num_units, two),
+            },
+            "tensors": [
+                {"source": name, "target": "", "operation": self._operation, "lossless": exact}
+                for name, exact in self._tensors()
+            ],
+        }
+
+    @property
+    def _operation(self) -> str:
+        if self.source_layout == "cudnn-opaque":
+            return "cut from the buffer, transposed, gates reordered"
+        return "transposed, gates reordered"
+
+    def _tensors(self) -> list[tuple[str, bool]]:
+        if self.stack.opaque is not None:
+            return [(self.stack.opaque, not layouts.CELLS[self.stack.cell].merges_biases)]
+        place = next(
+            p for p in self.stack.places if (p.layer, p.direction) == (self.layer, self.direction)
+        )
+        return [(name, "bias" not in inner) for inner, name in place.tensors.items()]
+
+
+@dataclass(frozen=True)
+class CheckpointInspection:
+    """What `inspect` found in a checkpoint.
+
+    Attributes:
+        input: the checkpoint.
+        variables: of the checkpoint, name to shape.
+        found: its RNN stacks, warnings and problems.
+        layers: one entry for each direction of each layer.
+    """
+
+    input: FileInfo
+    variables: dict[str, tuple[int, ...]]
+    found: Found
+    layers: tuple[StackLayer, ...]
+
+    @property
+    def verdict(self) -> str:
+        if self.found.problems:
+            return "not-convertible"
+        cudnn = any(stack.is_cudnn for stack in self.found.stacks)
+        return "convertible" if cudnn else "nothing-to-convert"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": 1,
+            "tool": tool_versions(),
+            "command": "inspect",
+            "input": self.input.to_dict(),
+            "variables": {name: list(shape) for name, shape in self.variables.items()},
+            "layers": [layer.to_dict() for layer in self.layers],
+            "warnings": list(warnings_of(self.found)),
+            "problems": list(self.found.problems),
+            "verdict": self.verdict,
+        }
+
+
+def inspect(path: Path, options: Options) -> CheckpointInspection:
+    """The stacks of a checkpoint; nothing but its index is read, unless hashes are asked for."""
+    try:
+        checkpoint = open_checkpoint(path)
+        found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
+        info = describe(path, checkpoint, options.hashes)
+    except ConversionError as error:
+        error.path = error.path or str(path)
+        raise
+    shapes = {name: tuple(info.shape) for name, info in checkpoint.variables.items()}
+    return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"))
+
+
+def stack_layers(found: Found, layout: str) -> tuple[StackLayer, ...]:
+    return tuple(
+        StackLayer(stack, layer, direction, layout)
+        for stack in found.stacks
+        for layer in range(stack.num_layers)
+        for direction in stack.directions
+    )
+
+
+def warnings_of(found: Found) -> tuple[str, ...]:
+    return (*found.warnings, *(text for stack in found.stacks for text in stack.assumptions))
+
+
+def describe(path: Path, checkpoint: Checkpoint, with_hash: bool) -> FileInfo:
+    """Of a checkpoint the SHA-256 is that of its files one after another, in their order."""
+    digest = None
+    if with_hash and not checkpoint.missing_shards:
+        hashed = hashlib.sha256()
+        for file in checkpoint.files:
+            hashed.update(file.read_bytes())
+        digest = hashed.hexdigest()
+    kind = f"tf-checkpoint-v{checkpoint.version}"
+    return FileInfo(str(path), checkpoint.nbytes, kind, digest)

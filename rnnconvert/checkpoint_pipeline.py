@@ -1,0 +1,381 @@
+"""The pipeline for TensorFlow checkpoints: find the stacks, convert, write, verify, publish.
+
+One Keras model per RNN stack (`--to h5|keras`), arrays in Keras' layout (`--to npz`), or a
+checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rnnconvert import layouts
+from rnnconvert.checkpoint_inspection import describe, stack_layers, warnings_of
+from rnnconvert.containers import keras_writer
+from rnnconvert.containers.checkpoint import (
+    Checkpoint,
+    data_path,
+    index_path,
+    open_checkpoint,
+    write_checkpoint,
+)
+from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.containers.keras_v3 import save_as_keras
+from rnnconvert.containers.safe_npz import open_arrays, write_arrays
+from rnnconvert.errors import (
+    ConversionError,
+    DifferenceError,
+    NotConvertibleError,
+    UsageError,
+)
+from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.layouts import RnnWeights
+from rnnconvert.pipeline import SUFFIX, Options
+from rnnconvert.plan import OptimizerPlan, Plan
+from rnnconvert.publish import check_output, publish, temporary_file, write_errors
+from rnnconvert.report import FileInfo, LevelResult, Report
+from rnnconvert.tf1.find import find_stacks
+from rnnconvert.tf1.load import load_weights
+from rnnconvert.tf1.rewrite import Rewritten, rewrite, target_places, unpack_place
+from rnnconvert.tf1.stack import Stack
+from rnnconvert.verification.devices import require_gpu
+from rnnconvert.verification.inputs import Array
+from rnnconvert.verification.keras_engine import engine_name
+from rnnconvert.verification.stacks import (
+    check_stack_layers,
+    check_stack_model,
+    check_stack_weights,
+    run_source,
+)
+
+CONTAINERS = ("checkpoint", "h5", "keras", "npz")
+_EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras", ".npz": "npz"}
+
+
+def run(source: Path, output: Path | None, options: Options) -> Report:
+    """Convert one checkpoint. A ConversionError carries a partial report, if there is one.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    if options.device == "gpu" and options.verify == "model":
+        require_gpu()
+    try:
+        return _run(source, output, options)
+    except ConversionError as error:
+        error.path = error.path or str(source)
+        raise
+
+
+def _run(source: Path, output: Path | None, options: Options) -> Report:
+    if options.is_inverse:
+        raise NotConvertibleError(
+            "a TensorFlow checkpoint; keras-to-cudnn converts Keras .h5 files, and `rnnconvert "
+            "opaque pack` makes a buffer of canonical arrays"
+        )
+    if options.in_place:
+        raise UsageError("--in-place is for single files, not for checkpoints")
+    checkpoint = open_checkpoint(source)
+    found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
+    to = _target_container(output, options)
+    layout = "tf1" if to == "checkpoint" and options.names == "tf1" else "keras"
+    report = Report(
+        "cudnn-to-keras",
+        describe(source, checkpoint, options.hashes),
+        layers=stack_layers(found, layout),
+        warnings=warnings_of(found),
+        problems=found.problems,
+    )
+    skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
+    found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
+    problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
+    if problems:
+        error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
+        error.report = replace(report, problems=tuple(problems), verdict="not-convertible")
+        raise error
+    needs_work = any(stack.is_cudnn for stack in found.stacks)
+    if to == "checkpoint" and not needs_work and options.names == "tf1":
+        return replace(report, verdict="nothing-to-convert")
+    if options.check:
+        return report
+    job = _Job(source, checkpoint, found.stacks, to, options)
+    return job.write(report, job.output_path(output))
+
+
+def _skips_input(scope: str) -> str:
+    return (
+        f"{scope}: skip_input, whose arithmetic is known from cuDNN's documentation only; "
+        "`rnnconvert opaque unpack --input-mode skip_input` cuts its buffer"
+    )
+
+
+def _no_stack(checkpoint: Checkpoint) -> str:
+    names = ", ".join(list(checkpoint.variables)[:4])
+    return (
+        f"no cuDNN layer and no RNN cell of TensorFlow 1 among its {len(checkpoint.variables)} "
+        f"variables ({names}, ...)"
+    )
+
+
+def _target_container(output: Path | None, options: Options) -> str:
+    to = options.to
+    if to is None and output is not None:
+        to = _EXTENSIONS.get(output.suffix)
+    to = to or "checkpoint"
+    if to not in CONTAINERS:
+        raise UsageError(f"--to {to}: a checkpoint becomes one of {', '.join(CONTAINERS)}")
+    return to
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One conversion: what is converted, and to what."""
+
+    source: Path
+    checkpoint: Checkpoint
+    stacks: Sequence[Stack]
+    to: str
+    options: Options
+
+    def output_path(self, output: Path | None) -> Path:
+        """Where to write; of a checkpoint the prefix, of several models the directory."""
+        several = self.to in ("h5", "keras") and len(self.stacks) > 1
+        extension = "" if several or self.to == "checkpoint" else f".{self.to}"
+        prefix = self.checkpoint.path.prefix
+        name = f"{prefix.name}{SUFFIX}{extension}"
+        if output is None:
+            return prefix.with_name(name)
+        if output.is_dir() and not several:
+            return output / name
+        if several and output.suffix in _EXTENSIONS:
+            raise UsageError(
+                f"{len(self.stacks)} RNN stacks ({', '.join(s.scope for s in self.stacks)}) become "
+                f"as many models: give a directory as output, or pick one with --scope",
+                path=str(output),
+            )
+        return output
+
+    def write(self, report: Report, output: Path) -> Report:
+        """Write beside the output, verify what was written, publish.
+
+        Raises:
+            DifferenceError: a level failed; nothing is left.
+        """
+        targets = self._targets(output)
+        for target in targets:
+            self._check_output(target)
+        with ExitStack() as stack:
+            folder = Path(tempfile.gettempdir()) if self.options.dry_run else targets[0].parent
+            if not folder.exists():
+                folder = folder.parent
+            suffix = ".tmp" if self.to == "checkpoint" else f".{self.to}"
+            temporaries = [stack.enter_context(temporary_file(folder, suffix)) for _ in targets]
+            with write_errors(output):
+                written, rewritten = self._fill(temporaries)
+            report = self._verify(report, written, temporaries)
+            report = replace(report, optimizer=_optimizer(rewritten))
+            info = self._output_info(output, temporaries)
+            if self.options.dry_run:
+                return report
+            with write_errors(output):
+                targets[0].parent.mkdir(exist_ok=True)
+            # The index comes last: without it no half-written checkpoint is seen.
+            for temporary, target in reversed(list(zip(temporaries, targets, strict=True))):
+                publish(temporary, target)
+        return replace(report, output=info)
+
+    def _targets(self, output: Path) -> list[Path]:
+        if self.to == "checkpoint":
+            return [index_path(output), data_path(output)]
+        if self.to in ("h5", "keras") and len(self.stacks) > 1:
+            names = [re.sub(r"[^\w.-]+", ".", stack.scope) for stack in self.stacks]
+            return [output / f"{name}.{self.to}" for name in names]
+        return [output]
+
+    def _check_output(self, target: Path) -> None:
+        if not target.parent.exists() and target.parent.parent.is_dir():
+            return  # the directory of several models, which is made at the end
+        for file in self.checkpoint.files:
+            if target.exists() and file.exists() and target.samefile(file):
+                raise UsageError("output and input are the same file", path=str(target))
+        force = self.options.force or self.options.dry_run
+        own = self.checkpoint.path.tables[0]
+        check_output(own, target, force=force, in_place=False)
+
+    def _fill(self, files: list[Path]) -> tuple[list[list[RnnWeights]], Rewritten | None]:
+        """Write all files; returns each stack's weights as read back, and the slots' fate."""
+        if self.to == "checkpoint":
+            return self._fill_checkpoint(*files)
+        if self.to == "npz":
+            arrays: dict[str, Array] = {}
+            for stack in self.stacks:
+                arrays.update(keras_writer.layer_arrays(stack.scope, self._layers(stack)))
+            write_arrays(files[0], arrays)
+            with open_arrays(files[0]) as stored:
+                return [
+                    self._read_back(stack, "keras", lambda name: stored[name])
+                    for stack in self.stacks
+                ], None
+        return [
+            self._fill_model(stack, file) for stack, file in zip(self.stacks, files, strict=True)
+        ], None
+
+    def _fill_checkpoint(self, index: Path, data: Path) -> tuple[list[list[RnnWeights]], Rewritten]:
+        keep = self.options.optimizer == "convert"
+        rewritten = rewrite(self.stacks, self.checkpoint, self.options.names, keep_slots=keep)
+        tensors: dict[str, Any] = {
+            name: self.checkpoint.source(name)
+            for name in self.checkpoint.variables
+            if name not in rewritten.replaced
+        }
+        clash = sorted(set(tensors) & set(rewritten.tensors))
+        if clash:
+            raise NotConvertibleError(f"the checkpoint has a variable {clash[0]} already")
+        write_checkpoint(index, data, {**tensors, **rewritten.tensors})
+        with tempfile.TemporaryDirectory() as folder:  # read back under the names TensorFlow wants
+            prefix = Path(folder) / "read"
+            index_path(prefix).symlink_to(index.absolute())
+            data_path(prefix).symlink_to(data.absolute())
+            again = open_checkpoint(prefix)
+            written = [
+                self._read_back(stack, self.options.names, again.read) for stack in self.stacks
+            ]
+        return written, rewritten
+
+    def _read_back(
+        self, stack: Stack, names: str, read: Callable[[str], Array]
+    ) -> list[RnnWeights]:
+        return [
+            unpack_place(place, stack.cell, {k: read(name) for k, name in place.tensors.items()})
+            for place in target_places(stack, names)
+        ]
+
+    def _load(self, stack: Stack) -> tuple[RnnWeights, ...]:
+        return load_weights(stack, self.checkpoint)
+
+    def _layers(self, stack: Stack) -> list[keras_writer.LayerWeights]:
+        weights = self._load(stack)
+        count = len(stack.directions)
+        return [
+            keras_writer.LayerWeights(*weights[first : first + count])
+            for first in range(0, len(weights), count)
+        ]
+
+    def _fill_model(self, stack: Stack, file: Path) -> list[RnnWeights]:
+        h5 = file if self.to == "h5" else file.with_suffix(".h5")
+        try:
+            places = keras_writer.write_stack(h5, stack.scope, self._layers(stack))
+            keras = layouts.find("keras", stack.cell)
+            with open_keras_h5(h5) as opened:
+                written = [
+                    layouts.unpack(keras, {k: opened.read(p) for k, p in place.paths.items()})
+                    for place in places
+                ]
+            if self.to == "keras":
+                save_as_keras(h5, file, Plan())
+        finally:
+            if self.to == "keras":
+                h5.unlink(missing_ok=True)
+        return written
+
+    # --- verification -----------------------------------------------------------------------
+
+    def _verify(self, report: Report, written: list[list[RnnWeights]], files: list[Path]) -> Report:
+        options = self.options
+        asked = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
+        if options.verify == "none":
+            return replace(report, weights_level=asked, layers_level=asked,
+                           model_level=(asked,), verdict="unverified")  # fmt: skip
+        weights, layers, models = [], [asked], [asked]
+        for stack, own in zip(self.stacks, written, strict=True):
+            source = load_weights(stack, self.checkpoint)
+            weights.append(check_stack_weights(stack, source, own, self.checkpoint))
+        if options.verify in ("layers", "model"):
+            layers = [
+                check_stack_layers(
+                    stack,
+                    run_source(stack, self.checkpoint),
+                    own,
+                    options.inputs,
+                    merged=self._merges(stack),
+                )
+                for stack, own in zip(self.stacks, written, strict=True)
+            ]
+        if options.verify == "model":
+            models = self._run_models(files)
+        report = replace(report, weights_level=_worst(weights), layers_level=_worst(layers),
+                         model_level=tuple(models), verdict="equivalent")  # fmt: skip
+        for name, level in report.levels:
+            if level.status == "failed":
+                error = DifferenceError(level.failure(name) + "; nothing was written")
+                error.report = replace(report, verdict="different")
+                raise error
+        return report
+
+    def _merges(self, stack: Stack) -> bool:
+        """Whether biases are added up: TF1's cells keep one bias for the gates of a GRU, too."""
+        tf1 = self.to == "checkpoint" and self.options.names == "tf1"
+        return layouts.CELLS[stack.cell].merges_biases or tf1
+
+    def _run_models(self, files: list[Path]) -> list[LevelResult]:
+        gpu = LevelResult("skipped", device="gpu", reason="checkpoints are run on the CPU only")
+        if self.to not in ("h5", "keras"):
+            reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
+            return [LevelResult("skipped", device="cpu", reason=reason)]
+        try:
+            keras = import_keras()
+        except CannotRun as error:
+            return [LevelResult("skipped", device="cpu", reason=str(error))]
+
+        def run_keras(model: Path, x: Array) -> Array:
+            with keras.device("cpu:0"):
+                loaded = keras.models.load_model(model, compile=False)
+                result: Array = keras.ops.convert_to_numpy(loaded(x, training=False))
+            return result
+
+        checked = [
+            check_stack_model(
+                stack, run_source(stack, self.checkpoint), file, self.options.inputs,
+                (engine_name(), run_keras),
+            )
+            for stack, file in zip(self.stacks, files, strict=True)
+        ]  # fmt: skip
+        return [*checked, gpu]
+
+    def _output_info(self, output: Path, files: list[Path]) -> FileInfo:
+        kinds = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model"}
+        digest = None
+        if self.options.hashes:
+            hashed = hashlib.sha256()
+            for file in files:
+                hashed.update(file.read_bytes())
+            digest = hashed.hexdigest()
+        size = sum(file.stat().st_size for file in files)
+        return FileInfo(str(output), size, kinds.get(self.to, self.to), digest)
+
+
+def _worst(levels: Sequence[LevelResult]) -> LevelResult:
+    """One result for several stacks: the one that failed, else the one nearest its tolerance."""
+
+    def badness(level: LevelResult) -> tuple[bool, float]:
+        used = (level.max_abs or 0.0) / level.tolerance if level.tolerance else 0.0
+        return level.status == "failed", used
+
+    worst = max(levels, key=badness)
+    details = "; ".join(str(level.detail) for level in levels if level.detail)
+    return replace(worst, detail=details or None)
+
+
+def _optimizer(rewritten: Rewritten | None) -> OptimizerPlan:
+    if rewritten is None:
+        return OptimizerPlan()
+    return OptimizerPlan(rewritten.slot_state, notes=tuple(dict.fromkeys(rewritten.notes)))

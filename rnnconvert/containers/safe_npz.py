@@ -1,0 +1,253 @@
+"""The only door to numpy's files: nothing else in the package opens a .npy or .npz file.
+
+Such a file comes from anywhere. Every size that it claims is checked before memory is asked for,
+and Python objects in it are never loaded: only plain arrays of floating-point numbers are.
+"""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.lib import format as npy
+
+from rnnconvert.errors import ConversionError, DifferenceError, UnreadableInputError
+from rnnconvert.layouts.weights import FLOAT_DTYPES, Array
+
+UNNAMED = ""
+"""The name under which `open_arrays` has the one array of a .npy file."""
+
+_DTYPES = (*FLOAT_DTYPES, "void16")
+"""void16 is what numpy makes of bfloat16 in a file."""
+_NPY = b"\x93NUMPY"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
+"""How many bytes one byte of a zip member can stand for at most."""
+_ENCRYPTED = 1
+"""Bit of a zip member's flags."""
+_CHUNK = 2**20
+"""Bytes that are read or compared at once."""
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+def require_file(path: Path) -> None:
+    """Raise UnreadableInputError unless `path` is a regular file, whatever it holds."""
+    with _reading(path):
+        if not path.exists():
+            raise UnreadableInputError("no such file")
+        if not path.is_file():
+            raise UnreadableInputError("not a regular file; expected a .npy or .npz file")
+
+
+def read_flat_array(path: Path, hint: str = "") -> Array:
+    """The array of one axis in a .npy file, or in a .npz file that holds no other.
+
+    Args:
+        path: of the file.
+        hint: what to do with a file of several arrays, for the message.
+
+    Raises:
+        UnreadableInputError: not such a file, damaged, with several arrays, or one of another rank.
+    """
+    with open_arrays(path) as arrays:
+        if len(arrays) != 1:
+            raise UnreadableInputError(
+                f"expected one flat array, found {len(arrays)}{hint and '; '}{hint}", path=str(path)
+            )
+        (array,) = arrays.values()
+    if array.ndim != 1:
+        raise UnreadableInputError(
+            f"expected a flat array of shape (elements,), found shape {array.shape}", path=str(path)
+        )
+    return array
+
+
+@contextmanager
+def open_arrays(path: Path) -> Iterator[Mapping[str, Array]]:
+    """The arrays of a .npz file by name, or the one of a .npy file under `UNNAMED`.
+
+    An array is read, and its own header checked, whenever it is asked for, so that one array at a
+    time is in memory. The names, the number and the total size are checked here.
+
+    Raises:
+        UnreadableInputError: not such a file, or damaged; also when an array is asked for.
+    """
+    with _reading(path):
+        size = path.stat().st_size
+        file = path.open("rb")
+    with file:
+        with _reading(path):
+            start = file.read(len(_NPY))
+            if not size or not (start == _NPY or start.startswith(_ZIP)):
+                reason = "neither a .npy nor a .npz file" if size else "an empty file"
+                raise UnreadableInputError(reason)
+            arrays = _Single(path, file, size) if start == _NPY else _Archive(path, file, size)
+        yield arrays
+
+
+class _Single(Mapping[str, Array]):
+    """The one array of a .npy file."""
+
+    def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
+        self._path, self._file, self._size = path, file, size
+
+    def __getitem__(self, name: str) -> Array:
+        if name != UNNAMED:
+            raise KeyError(name)
+        with _reading(self._path):
+            self._file.seek(0)
+            return _read_array(self._file, self._size, "the array")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([UNNAMED])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class _Archive(Mapping[str, Array]):
+    """The arrays of a .npz file.
+
+    Raises:
+        UnreadableInputError: a member is no array, twice there, encrypted, compressed in an unknown
+            way, or claims more bytes than it can have.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
+        self._path = path
+        self._zip = zipfile.ZipFile(file)
+        self._members: dict[str, zipfile.ZipInfo] = {}
+        members = self._zip.infolist()
+        if sum(member.compress_size for member in members) > size:
+            raise UnreadableInputError("the file is damaged: its arrays are larger than itself")
+        for member in members:
+            name = member.filename.removesuffix(".npy")
+            if name == member.filename or name in self._members:
+                raise UnreadableInputError(f"{member.filename}: no array, or there twice")
+            ratio = _RATIO.get(member.compress_type, 0)
+            most = ratio * member.compress_size
+            if member.flag_bits & _ENCRYPTED or member.file_size > most:
+                raise UnreadableInputError(
+                    f"{name}: encrypted, compressed in an unknown way, or its size is false"
+                )
+            self._members[name] = member
+
+    def __getitem__(self, name: str) -> Array:
+        member = self._members[name]
+        with _reading(self._path), self._zip.open(member) as stream:
+            return _read_array(stream, member.file_size, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._members  # Mapping's own would read the array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while reading, as one clear error with the file's name."""
+    try:
+        yield
+    except ConversionError as error:
+        error.path = error.path or str(path)
+        raise
+    except OSError as error:
+        reason = f"can't be read: {error.strerror or error}"
+        raise UnreadableInputError(reason, path=str(path)) from error
+    except MemoryError as error:
+        raise UnreadableInputError("too large for the memory", path=str(path)) from error
+    except Exception as error:  # the parsers of zip, deflate and npy raise many classes
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UnreadableInputError(f"the file is damaged: {reason}", path=str(path)) from error
+
+
+def _read_array(stream: IO[bytes], size: int, name: str) -> Array:
+    """One array in .npy format from a stream of `size` bytes."""
+    shape, fortran_order, dtype = _read_header(stream, name)
+    if dtype.name not in _DTYPES or dtype.names or dtype.subdtype:
+        raise UnreadableInputError(f"{name}: expected floating-point numbers, found {dtype}")
+    claimed, left = prod(shape) * dtype.itemsize, size - stream.tell()
+    if claimed != left or any(length < 0 for length in shape):
+        raise UnreadableInputError(
+            f"{name}: the header says shape {shape} of {dtype}, {claimed:,} bytes, but {left:,} "
+            "bytes follow; the file is truncated or damaged"
+        )
+    flat = np.empty(prod(shape), dtype)
+    memory = flat.view(np.uint8).data
+    done = 0
+    while done < left:
+        read = stream.readinto(memory[done : done + _CHUNK])  # type: ignore[attr-defined]
+        if not read:
+            raise UnreadableInputError(f"{name}: the file is truncated")
+        done += read
+    return flat.reshape(shape, order="F" if fortran_order else "C")
+
+
+def _read_header(
+    stream: IO[bytes], name: str
+) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    version = npy.read_magic(stream)
+    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in headers:
+        raise UnreadableInputError(f"{name}: format {version} is not one for plain arrays")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
+        return headers[version](stream)
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+def write_array(path: Path, array: Array) -> None:
+    """Write one array as a .npy file, under this very name.
+
+    Raises:
+        OSError: it can't be written.
+        ValueError: the array holds Python objects.
+    """
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an uncompressed .npz file, under this very name.
+
+    One array at a time is asked for. The same arrays give the same bytes: no clock is read. Not
+    `np.savez`, which takes the names for its keywords, where "file" has another meaning.
+
+    Args:
+        path: where to write.
+        arrays: by name; slashes are allowed, e.g. "scope/layer_0/forward/kernel".
+
+    Raises:
+        OSError: it can't be written.
+        ValueError: an array holds Python objects, or a name would be read back as another one.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")
+            if member.filename != f"{name}.npy":
+                raise ValueError(f"{name!r} can't be the name of an array in a .npz file")
+            with archive.open(member, "w", force_zip64=True) as stream:
+                npy.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def require_same_bits(expected: Array, found: Array) -> None:
+    """Raise DifferenceError unless a flat array was read back as it was written."""
+    pieces = [slice(at, at + _CHUNK) for at in range(0, expected.nbytes, _CHUNK)]
+    first, second = expected.view(np.uint8), found.view(np.uint8)
+    same = expected.dtype == found.dtype and len(first) == len(second)
+    if not same or not all(np.array_equal(first[piece], second[piece]) for piece in pieces):
+        raise DifferenceError("what was written reads back differently; nothing was published")

@@ -1,0 +1,187 @@
+"""Finding the RNNs of a checkpoint by the names and shapes of its variables.
+
+cuDNN's layers save their weights twice: as one flat buffer, `.../opaque_kernel`, and as tensors of
+cells. Both are put together by their sizes, since their scopes differ where a layer was built
+before it was called. What neither tells comes from the caller, or from the graph beside the
+checkpoint (NAME.meta); otherwise it is a problem, or TensorFlow's default and said so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from rnnconvert.containers.checkpoint import VariableInfo
+from rnnconvert.errors import UsageError
+from rnnconvert.tf1 import names
+from rnnconvert.tf1.buffers import FLAGS, Graph, join, raw_variables
+from rnnconvert.tf1.cudnn_forms import keras_stacks, op_output_stacks
+from rnnconvert.tf1.groups import Candidate, cell_stacks
+from rnnconvert.tf1.meta_graph import GraphLayer, read_layers
+from rnnconvert.tf1.stack import Found, Slot, Stack, StackOptions
+
+_ACTIVATIONS = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
+_LISTED = 10
+
+
+def find_stacks(
+    variables: Mapping[str, VariableInfo], options: StackOptions, *, prefix: Path | None = None
+) -> Found:
+    """All RNNs of a checkpoint.
+
+    Args:
+        variables: of the checkpoint; only names, types and shapes are used.
+        options: what a checkpoint can't tell.
+        prefix: the checkpoint's, to look into PREFIX.meta and into the stored object graph where
+            the variables leave something open.
+
+    Raises:
+        UsageError: `options.scope` is the scope of none, or an option has no possible value.
+        UnreadableInputError: PREFIX.meta is needed and damaged.
+    """
+    graph = _graph_of(prefix)
+    saved = names.saver_names(variables, prefix)
+    by_name, unclear = _decide(saved, options)
+    candidates = [
+        *cell_stacks(by_name, options),
+        *op_output_stacks(by_name, options),
+        *keras_stacks(variables),
+    ]
+    raws = raw_variables(by_name, candidates, options, graph)
+    joined = join(raws, candidates, by_name, options, graph)
+    named = _unique(_with_activation(each, options) for each in joined)
+    chosen = _choose(named, options, unclear)
+    checked = [_checked(each, options) for each in chosen]
+    return Found(
+        tuple(_finished(each.stack, variables) for each in checked if each.stack is not None),
+        (
+            *(warning for each in checked for warning in each.warnings),
+            *(text for path, text in unclear.items() if _in_scope(path, options.scope)),
+        ),
+        tuple(each.problem for each in checked if each.problem is not None),
+    )
+
+
+def _graph_of(prefix: Path | None) -> Graph:
+    """What PREFIX.meta says, read when it is first asked; nothing where it is not there."""
+
+    @cache
+    def read() -> Mapping[str, tuple[GraphLayer, ...]]:
+        path = None if prefix is None else prefix.with_name(f"{prefix.name}.meta")
+        return {} if path is None or not path.is_file() else read_layers(path)
+
+    return read
+
+
+def _decide(
+    saved: names.Names, options: StackOptions
+) -> tuple[dict[str, VariableInfo], dict[str, str]]:
+    """Take what may be a CudnnLSTM or not as one if the options say so; else say so."""
+    by_name, warnings = dict(saved.variables), {}
+    for path, variables in saved.unclear.items():
+        if options.scope == path and options.cell == "lstm":
+            by_name |= variables
+        else:
+            warnings[path] = (
+                f"{path} may be a CudnnLSTM, a dense layer or another cell: the object graph that "
+                f"tells them apart can't be read; left alone (--scope {path} --cell lstm takes it "
+                "as a CudnnLSTM)"
+            )
+    return by_name, warnings
+
+
+# --- all stacks -----------------------------------------------------------------------------
+
+
+def _with_activation(candidate: Candidate, options: StackOptions) -> Candidate:
+    """A BasicRNNCell does not store its activation: option, name of the layer, or the default."""
+    stack = candidate.stack
+    if stack is None or stack.cell not in _ACTIVATIONS.values() or not stack.places:
+        return candidate
+    cells = set(_ACTIVATIONS.values())
+    told = cells & {_ACTIVATIONS.get(options.activation or "", ""), options.cell or ""}
+    if not told:
+        parts = {names.plain(part) for part in f"{stack.scope}/{stack.places[0].scope}".split("/")}
+        told = {cell for cell in cells if f"cudnn_{cell}" in parts}
+    if len(told) == 1:
+        return replace(candidate, stack=replace(stack, cell=told.pop()))
+    text = (
+        "the activation tanh is assumed, TensorFlow's default for basic_rnn_cell; "
+        "a checkpoint does not store it"
+    )
+    return replace(candidate, stack=replace(stack, assumptions=(*stack.assumptions, text)))
+
+
+def _unique(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Longer scopes where several stacks would be called the same."""
+    listed = list(candidates)
+    count = Counter(each.scope for each in listed if each.stack)
+    longer = [
+        replace(each, scope=each.full_scope, stack=replace(each.stack, scope=each.full_scope))
+        if each.stack and count[each.scope] > 1
+        else each
+        for each in listed
+    ]
+    return sorted(longer, key=lambda each: each.scope)
+
+
+def _choose(
+    candidates: list[Candidate], options: StackOptions, unclear: Mapping[str, str]
+) -> list[Candidate]:
+    """Those in the scope that the options name."""
+    scope = options.scope
+    chosen = [
+        each
+        for each in candidates
+        if _in_scope(each.scope, scope) or (each.stack and each.stack.opaque == scope)
+    ]
+    if scope is not None and not chosen and not any(_in_scope(path, scope) for path in unclear):
+        scopes = sorted({each.scope for each in candidates} | set(unclear))
+        more = f" and {len(scopes) - _LISTED} more" if len(scopes) > _LISTED else ""
+        there = f"there are {', '.join(scopes[:_LISTED])}{more}" if scopes else "there is none"
+        raise UsageError(f"no recurrent layer in the scope {scope!r}; {there}")
+    return chosen
+
+
+def _in_scope(scope: str, wanted: str | None) -> bool:
+    return wanted is None or scope == wanted or scope.startswith(f"{wanted}/")
+
+
+def _checked(candidate: Candidate, options: StackOptions) -> Candidate:
+    """A problem where the options say otherwise than the checkpoint."""
+    stack = candidate.stack
+    if stack is None:
+        return candidate
+    wrong = [
+        f"{flag} {getattr(options, name)} (found: {getattr(stack, name)})"
+        for name, flag in FLAGS.items()
+        if getattr(options, name) not in (None, getattr(stack, name))
+    ]
+    if not wrong:
+        return candidate
+    text = f"{stack.scope}: the checkpoint contradicts {', '.join(wrong)}; --scope picks stacks"
+    return replace(candidate, stack=None, problem=text)
+
+
+def _finished(stack: Stack, variables: Mapping[str, VariableInfo]) -> Stack:
+    """With its slots, and its name in what is said of it."""
+    texts = tuple(f"{stack.scope}: {text}" for text in stack.assumptions)
+    return replace(stack, slots=_slots(stack, variables), assumptions=texts)
+
+
+def _slots(stack: Stack, variables: Mapping[str, VariableInfo]) -> tuple[Slot, ...]:
+    """What an optimizer keeps for the buffer: BUFFER/NAME, maybe in a scope of the optimizer."""
+    if stack.opaque is None:
+        return ()
+    found = []
+    for name, info in variables.items():
+        owner, _, last = name.rpartition("/")
+        own = owner == stack.opaque or (
+            owner.endswith(f"/{stack.opaque}") and owner not in variables
+        )
+        if own and info.shape == variables[stack.opaque].shape:
+            found.append(Slot(last, name))
+    return tuple(found)

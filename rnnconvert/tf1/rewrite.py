@@ -1,0 +1,182 @@
+"""The variables of a converted checkpoint: canonical tensors instead of cuDNN's buffers.
+
+The names are those that TF1's own cuDNN layers save beside their buffer, and that its CPU cells
+(`CudnnCompatibleLSTMCell` and so on under `MultiRNNCell` or `stack_bidirectional_dynamic_rnn`)
+restore; or, with `names="keras"`, SCOPE/layer_N/DIRECTION/{kernel,recurrent_kernel,bias}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rnnconvert import layouts
+from rnnconvert.containers.checkpoint import Checkpoint
+from rnnconvert.layouts import RnnWeights, tf1_cells
+from rnnconvert.layouts.opaque import PseudoLayer
+from rnnconvert.layouts.weights import Array
+from rnnconvert.tf1.load import load_slot, load_weights
+from rnnconvert.tf1.stack import CellPlace, Stack
+
+_CELLS = {
+    "lstm": ("cudnn_compatible_lstm_cell", tf1_cells.CUDNN_LSTM),
+    "gru": ("cudnn_compatible_gru_cell", tf1_cells.CUDNN_GRU),
+    "rnn_tanh": ("basic_rnn_cell", tf1_cells.RNN_TANH),
+    "rnn_relu": ("basic_rnn_cell", tf1_cells.RNN_RELU),
+}
+_OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+@dataclass
+class Rewritten:
+    """What a checkpoint holds of its stacks after the conversion.
+
+    Attributes:
+        tensors: name to array: canonical tensors, and slots that could be kept.
+        replaced: variables of the input that are left out.
+        notes: sentences on slots.
+        places: for each stack's scope, where its weights are now.
+    """
+
+    tensors: dict[str, Array] = field(default_factory=dict)
+    replaced: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    places: dict[str, tuple[CellPlace, ...]] = field(default_factory=dict)
+
+    @property
+    def slot_state(self) -> str:
+        """For the report's "optimizer"."""
+        if not self.notes:
+            return "absent"
+        return "dropped" if any("dropped" in note for note in self.notes) else "converted"
+
+
+def rewrite(
+    stacks: Sequence[Stack], checkpoint: Checkpoint, names: str, *, keep_slots: bool
+) -> Rewritten:
+    """The converted variables of all stacks that are stored as cuDNN stores them.
+
+    Args:
+        names: "tf1" or "keras".
+        keep_slots: unpack the optimizer's slots too.
+    """
+    result = Rewritten()
+    for stack in stacks:
+        places = target_places(stack, names)
+        result.places[stack.scope] = places
+        if not stack.is_cudnn and names == "tf1":
+            continue
+        result.replaced |= set(stack.variables)
+        for place, weights in zip(places, load_weights(stack, checkpoint), strict=True):
+            for inner, array in pack_place(place, weights).items():
+                result.tensors[place.tensors[inner]] = array
+        result.replaced |= {slot.variable for slot in stack.slots}
+        if not keep_slots:
+            result.notes += [
+                f"{slot.variable} dropped, as asked for (--optimizer drop)" for slot in stack.slots
+            ]
+        else:
+            _add_slots(result, stack, checkpoint)
+    return result
+
+
+def target_places(stack: Stack, names: str) -> tuple[CellPlace, ...]:
+    """Where the weights of a stack are after the conversion, layer by layer."""
+    if names == "tf1" and stack.places:
+        if all(place.layout == "keras-cudnn" for place in stack.places):
+            return tuple(replace(place, layout="keras") for place in stack.places)
+        if all(place.layout.startswith("tf1:") for place in stack.places):
+            return stack.places
+    return tuple(
+        _place(stack, layer, direction, names)
+        for layer in range(stack.num_layers)
+        for direction in stack.directions
+    )
+
+
+def _place(stack: Stack, layer: int, direction: str, names: str) -> CellPlace:
+    if names == "keras":
+        scope = f"{stack.scope}/layer_{layer}/{direction}"
+        kinds = ("kernel", "recurrent_kernel", "bias")
+        return CellPlace(layer, direction, scope, "keras", {k: f"{scope}/{k}" for k in kinds})
+    cell, layout = _CELLS[stack.cell]
+    inner = f"rnn/multi_rnn_cell/cell_{layer}"
+    if stack.direction == "bidirectional":
+        side = "fw" if direction == "forward" else "bw"
+        inner = f"stack_bidirectional_rnn/cell_{layer}/bidirectional_rnn/{side}"
+    scope = f"{stack.scope}/{inner}/{cell}"
+    inside = [name for block in layout.blocks for name in (block.kernel, block.bias)]
+    return CellPlace(layer, direction, scope, f"tf1:{cell}", {k: f"{scope}/{k}" for k in inside})
+
+
+def pack_place(place: CellPlace, weights: RnnWeights) -> dict[str, Array]:
+    """The tensors of a place, by their names inside it."""
+    if place.layout == "keras":
+        return layouts.pack(layouts.find("keras", weights.cell), weights)
+    return tf1_cells.pack(_layout_of(place, weights.cell), weights)
+
+
+def unpack_place(place: CellPlace, cell: str, tensors: Mapping[str, Array]) -> RnnWeights:
+    """The inverse of `pack_place`; merged biases come back as halves."""
+    if place.layout == "keras":
+        return layouts.unpack(layouts.find("keras", cell), tensors)
+    return tf1_cells.unpack(_layout_of(place, cell), tensors)
+
+
+def _layout_of(place: CellPlace, cell: str) -> tf1_cells.Tf1Cell:
+    activation = "relu" if cell == "rnn_relu" else "tanh"
+    return tf1_cells.find(place.layout.removeprefix("tf1:"), list(place.tensors), activation)
+
+
+# --- slots ----------------------------------------------------------------------------------
+
+
+def _add_slots(result: Rewritten, stack: Stack, checkpoint: Checkpoint) -> None:
+    """Cut the slots like the buffer; all of them or none, for an optimizer needs them together.
+
+    A merged bias takes the slot of its halves, where they agree.
+    """
+    tensors: dict[str, Array] = {}
+    places = result.places[stack.scope]
+    for slot in stack.slots:
+        linear = slot.name == "ExponentialMovingAverage"  # the average of a sum of averages
+        for place, layer in zip(places, load_slot(stack, slot, checkpoint), strict=True):
+            weights = layer.weights() if linear else _merged_slot(layer)
+            reason = None
+            if weights is None:
+                reason = (
+                    "input and recurrent biases have different slots, so there is no exact slot "
+                    "for their sum"
+                )
+            elif any(name.endswith(_OBJECT_SUFFIX) for name in place.tensors.values()):
+                reason = "slots of an object-based checkpoint have other names"
+            if weights is None or reason:
+                result.notes.append(f"slots of {stack.opaque} dropped: {slot.variable}: {reason}")
+                return
+            for inner, array in pack_place(place, weights).items():
+                tensors[f"{place.tensors[inner]}/{slot.name}"] = array
+    result.tensors.update(tensors)
+    result.notes += [f"{slot.variable} unpacked like its buffer" for slot in stack.slots]
+
+
+def _merged_slot(layer: PseudoLayer) -> RnnWeights | None:
+    """A slot in which the bias that will be merged is there once; None where halves disagree.
+
+    The gradient of both halves is the same, so their slots agree to rounding. The layouts add the
+    halves of a merged bias, so one of them is set to zero.
+    """
+    weights = layer.weights()
+    assert weights.bias is not None
+    gates = layouts.CELLS[weights.cell].gates
+    bias = weights.bias.copy()
+    for index, gate in enumerate(gates):
+        if weights.cell == "gru" and gate == "n":
+            continue
+        one, other = bias[:, index].astype(np.float64)
+        scale = max(float(np.abs(one).max(initial=0)), 1e-30)
+        if np.abs(one - other).max(initial=0) > 1e-5 * scale:
+            return None
+        bias[1, index] = 0
+    return RnnWeights(weights.cell, weights.kernel, weights.recurrent, bias)

@@ -1,0 +1,232 @@
+"""The three levels for RNN stacks of checkpoints: what was written against the source's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.containers.checkpoint import Checkpoint
+from rnnconvert.layouts import CELLS, RnnWeights, find, pack
+from rnnconvert.layouts import opaque as opaque_layout
+from rnnconvert.report import LevelResult
+from rnnconvert.tf1.stack import Stack
+from rnnconvert.verification import cudnn_reference, keras_reference, tf1_reference
+from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
+from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Array, Inputs
+
+_EPS64 = float(np.finfo(np.float64).eps)
+Run = Callable[[Array], Array]
+"""From input (batch, time, inputs) to outputs (batch, time, units of all directions)."""
+
+
+def check_stack_weights(
+    stack: Stack,
+    source: Sequence[RnnWeights],
+    written: Sequence[RnnWeights],
+    checkpoint: Checkpoint,
+) -> LevelResult:
+    """Written tensors, brought back to the canonical form and the buffer, give the source's bits.
+
+    Args:
+        source: canonical weights as read from the checkpoint, layer by layer.
+        written: the same, as read back from what was written; a merged bias is there as a sum.
+    """
+    exact = merged = 0
+    for place, (one, other) in enumerate(zip(source, written, strict=True)):
+        for kind in ("kernel", "recurrent"):
+            if getattr(one, kind).tobytes() != getattr(other, kind).tobytes():
+                return LevelResult("failed", detail=f"{stack.scope} layer {place}: {kind} differs")
+            exact += 1
+        problem = _bias_problem(one, other)
+        if problem:
+            return LevelResult("failed", detail=f"{stack.scope} layer {place}: {problem}")
+        merged += CELLS[one.cell].merges_biases
+        exact += not CELLS[one.cell].merges_biases
+    detail = f"{stack.scope}: round trip bit-exact on {exact} tensors"
+    if merged:
+        detail += f", {merged} merged biases within one unit in the last place"
+    if stack.opaque is not None:
+        if not _gives_the_buffer(stack, written, checkpoint):
+            return LevelResult("failed", detail=f"{stack.opaque}: packed again it has other bits")
+        detail += ", matrices of the buffer give its bits"
+    return LevelResult("passed", detail=detail)
+
+
+def _bias_problem(one: RnnWeights, other: RnnWeights) -> str | None:
+    if one.bias is None or other.bias is None:
+        return None if one.bias is other.bias else "one has biases, the other none"
+    wide = np.longdouble
+    exact = one.bias.astype(wide).sum(axis=0)
+    found = other.bias.astype(wide).sum(axis=0)
+    gates = CELLS[one.cell].gates
+    kept = [] if CELLS[one.cell].merges_biases else [gates.index("n")]
+    if any(one.bias[:, k].tobytes() != other.bias[:, k].tobytes() for k in kept):
+        return "the candidate's biases differ"
+    unit = np.spacing(np.abs(exact).astype(one.dtype)).astype(wide)
+    return None if np.all(np.abs(exact - found) <= unit) else "the sum of the biases differs"
+
+
+def _gives_the_buffer(stack: Stack, written: Sequence[RnnWeights], checkpoint: Checkpoint) -> bool:
+    """What was written, packed into a buffer again: all but the biases must be its very bits."""
+    assert stack.opaque is not None
+    stored = checkpoint.read(stack.opaque)
+    places = [(n, d) for n in range(stack.num_layers) for d in stack.directions]
+    layers = [
+        opaque_layout.PseudoLayer(w.cell, *place, w.kernel, w.recurrent, _bias(w))
+        for place, w in zip(places, written, strict=True)
+    ]
+    packed = opaque_layout.pack(stack.shape, layers)
+    biases = sum(_bias(w).size for w in written)
+    matrices = packed.size - biases
+    return packed[:matrices].tobytes() == stored[:matrices].tobytes()
+
+
+def _bias(weights: RnnWeights) -> Array:
+    assert weights.bias is not None
+    return weights.bias
+
+
+# --- running --------------------------------------------------------------------------------
+
+
+def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
+    """The source's own equations on the source's own tensors, in float64, states zero."""
+    if stack.opaque is not None:
+        buffer = checkpoint.read(stack.opaque)
+        return lambda x: tf1_reference.run_opaque(
+            stack.cell, stack.num_layers, stack.num_units, stack.input_size, stack.direction,
+            buffer, x,
+        )[0]  # fmt: skip
+    tensors = [
+        {
+            inner: checkpoint.read(name)
+            for inner, name in place.tensors.items()
+            if "bias_cudnn" not in inner  # TF 1.3's two biases, whose sum is there as well
+        }
+        for place in stack.places
+    ]
+    if stack.places[0].layout == "keras-cudnn":
+        return lambda x: _run_split(stack, tensors, x)
+    kind = stack.places[0].layout.removeprefix("tf1:")
+    count = len(stack.directions)
+    layers = [
+        dict(zip(stack.directions, tensors[first : first + count], strict=True))
+        for first in range(0, len(tensors), count)
+    ]
+    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
+    return lambda x: tf1_reference.run_cells(
+        kind, layers, x, forget_bias=stack.forget_bias, activation=activation
+    )[0]
+
+
+def _run_split(stack: Stack, tensors: Sequence[dict[str, Array]], x: Array) -> Array:
+    """One CuDNN layer of Keras, or a Bidirectional of two."""
+    parts = []
+    for direction, own in zip(stack.directions, tensors, strict=True):
+        given = x if direction == "forward" else x[:, ::-1]
+        out = cudnn_reference.run(stack.cell, own, given, *_zeros(stack.cell, x, stack.num_units))[
+            0
+        ]
+        parts.append(out if direction == "forward" else out[:, ::-1])
+    return np.concatenate(parts, axis=2)
+
+
+def _zeros(cell: str, x: Array, units: int) -> tuple[Array, Array | None]:
+    zeros = np.zeros((len(x), units))
+    return zeros, (zeros if cell == "lstm" else None)
+
+
+def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
+    """Keras' equations on the written weights in Keras' layout, in float64."""
+
+    def run(x: Array) -> Array:
+        count = len(stack.directions)
+        for layer in range(stack.num_layers):
+            parts = []
+            for place, direction in enumerate(stack.directions):
+                weights = written[layer * count + place]
+                tensors = pack(find("keras", weights.cell), weights)
+                given = x if direction == "forward" else x[:, ::-1]
+                out = keras_reference.run(
+                    stack.cell, tensors, given, *_zeros(stack.cell, x, stack.num_units),
+                    activation="relu" if stack.cell == "rnn_relu" else "tanh",
+                )[0]  # fmt: skip
+                parts.append(out if direction == "forward" else out[:, ::-1])
+            x = np.concatenate(parts, axis=2)
+        return x
+
+    return run
+
+
+def check_stack_layers(
+    stack: Stack, source: Run, written: Sequence[RnnWeights], inputs: Inputs, *, merged: bool
+) -> LevelResult:
+    """All layers of a stack in float64: the source's equations against Keras'.
+
+    Args:
+        merged: some biases were added up, and so rounded, on the way.
+    """
+    x = _input(stack, inputs).astype(np.float64)
+    expected = source(x)
+    found = run_written(stack, written)(x)
+    steps = x.shape[1]
+    width = stack.input_size + stack.num_units
+    tolerance = 8.0 * stack.num_layers * steps * width * _EPS64
+    if merged:
+        largest = max(largest_of(w.bias) for w in written if w.bias is not None)
+        eps = _eps(stack.dtype)
+        tolerance += 2.0 * stack.num_layers * steps * eps * max(1.0, 2.0 * largest)
+    return _result(stack, compare(expected, found), tolerance, expected, inputs, "reference")
+
+
+def check_stack_model(
+    stack: Stack,
+    source: Run,
+    model: Path,
+    inputs: Inputs,
+    engine: tuple[str, Callable[[Path, Any], Any]],
+) -> LevelResult:
+    """The written Keras model, run by Keras, against the source's equations in float64.
+
+    Args:
+        engine: its name, and a function that runs a model file on an array.
+    """
+    name, run = engine
+    x = _input(stack, inputs)
+    expected = source(x.astype(np.float64))
+    found = run(model, x)
+    eps = _eps(stack.dtype)
+    width = stack.input_size + stack.num_units
+    tolerance = 4.0 * stack.num_layers * x.shape[1] * float(np.sqrt(width)) * eps
+    tolerance *= max(1.0, largest_of(expected))
+    result = _result(stack, compare(expected, found), tolerance, expected, inputs, name)
+    return replace(result, device="cpu")
+
+
+def _input(stack: Stack, inputs: Inputs) -> Array:
+    generator = np.random.default_rng(inputs.seed)
+    shape = (inputs.batch or BATCH, inputs.timesteps or TIMESTEPS, stack.input_size)
+    values = generator.standard_normal(shape)
+    return values.astype("float32" if stack.dtype == "bfloat16" else stack.dtype)
+
+
+def _eps(dtype: str) -> float:
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(dtype, 2.0**-52)
+
+
+def _result(
+    stack: Stack, gap: Difference, tolerance: float, expected: Array, inputs: Inputs, engine: str
+) -> LevelResult:
+    if inputs.asked_tolerance:
+        tolerance = inputs.tolerance(largest_of(expected))
+    steps, batch = inputs.timesteps or TIMESTEPS, inputs.batch or BATCH
+    return LevelResult(
+        "passed" if in_tolerances(gap.max_abs, tolerance) <= 1 else "failed",
+        detail=f"{stack.scope}: {stack.num_layers} layers, {steps} time steps, batch {batch}",
+        device="cpu", engine=None if engine == "reference" else engine, max_abs=gap.max_abs,
+        max_rel=gap.max_rel, tolerance=tolerance, worst=gap.at(stack.scope), seed=inputs.seed,
+    )  # fmt: skip
