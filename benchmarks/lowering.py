@@ -184,8 +184,8 @@ def main(arguments: list[str]) -> None:
     # First, while this process is small: what it holds would count as its children's peak.
     print("| SavedModel | TensorFlow | lowering | copy |\n| --- | --- | --- | --- |")
     lower_large()
-    print("\n| cell (time, batch, inputs, units) | lowered ms | Keras ms | ratio | torch, 1 thread | "
-          "torch, all |\n| --- | --- | --- | --- | --- | --- |")  # fmt: skip
+    print("\n| cell (time, batch, inputs, units) | lowered ms | Keras ms | ratio "
+          "| torch, 1 thread | torch, all |\n| --- | --- | --- | --- | --- | --- |")  # fmt: skip
     for cell in ("lstm", "gru"):
         for sizes in SIZES:
             compare(cell, sizes, rounds)

@@ -10,7 +10,8 @@ three.
 - level: `check_models` on original and converted model, from before the import of Keras to the end;
 - import, load, run: its parts; `run` is both models, with every layer's output;
 - predict: the first `model.predict` of the converted model on the same batch, as a user would;
-- peak: resident memory of the whole process.
+- peak: resident memory of the whole process;
+- CPU: processor time of all threads, which other work on the machine disturbs less than wall time.
 """
 
 from __future__ import annotations
@@ -39,9 +40,10 @@ def main(names: list[str]) -> None:
 
     print(f"{machine()}, Python {sys.version.split()[0]}, load average "
           f"{os.getloadavg()[0]:.1f}\n")  # fmt: skip
-    print("| model | batch | import | load | run | rest | beyond import | predict | times predict "
-          "| load_model + predict | times that | peak | peak of predict |")  # fmt: skip
-    print("| --- " * 13 + "|")
+    titles = ["model", "batch", "import", "load", "run", "rest", "beyond import", "predict",
+              "times predict", "in CPU time", "times load_model + predict", "in CPU time",
+              "peak", "peak of predict"]  # fmt: skip
+    print(f"| {' | '.join(titles)} |\n{'| --- ' * len(titles)}|")
     for name in names:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
             source, target = Path(folder) / "model.h5", Path(folder) / "out.h5"
@@ -59,9 +61,11 @@ def row(name: str, level: dict[str, Any], user: dict[str, Any]) -> str:
         level["batch"],
         *(f"{level[part]:.2f} s" for part in ("import", "load", "run", "rest", "beyond")),
         f"{user['predict']:.2f} s",
-        f"{level['beyond'] / user['predict']:.1f}",
-        f"{user['total']:.2f} s",
-        f"{level['beyond'] / user['total']:.1f}",
+        *(
+            f"{level[f'beyond{kind}'] / user[f'{part}{kind}']:.1f}"
+            for part in ("predict", "total")
+            for kind in ("", "_cpu")
+        ),
         f"{level['peak']} MB",
         f"{user['peak']} MB",
     ]
@@ -99,30 +103,36 @@ def level(source: str, target: str) -> dict[str, Any]:
     from rnnconvert.verification import keras_engine, model_level
     from rnnconvert.verification.inputs import Inputs
 
-    spent = {"import": 0.0, "load": 0.0, "run": 0.0}
+    spent = {"import": (0.0, 0.0), "load": (0.0, 0.0), "run": (0.0, 0.0)}
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any, **named: Any) -> Any:
-            start = time.perf_counter()
+            start = now()
             try:
                 return function(*arguments, **named)
             finally:
-                spent[part] += time.perf_counter() - start
+                wall, cpu = since(start)
+                spent[part] = (spent[part][0] + wall, spent[part][1] + cpu)
 
         return run
 
     model_level.import_keras = timed("import", model_level.import_keras)
     model_level.load = timed("load", model_level.load)
     keras_engine.Runner.run = timed("run", keras_engine.Runner.run)
-    start = time.perf_counter()
+    start = now()
     result = model_level.check_models(
         Path(source), Path(target), Inputs(), keras_engine.Permissions()
     )
-    total = time.perf_counter() - start
+    total, total_cpu = since(start)
     assert result.status == "passed", result
-    batch = str(result.detail).rsplit("input ", 1)[1]
-    rest = total - sum(spent.values())
-    return {**spent, "rest": rest, "beyond": total - spent["import"], "batch": batch}
+    walls = {part: wall for part, (wall, _) in spent.items()}
+    return {
+        **walls,
+        "rest": total - sum(walls.values()),
+        "beyond": total - walls["import"],
+        "beyond_cpu": total_cpu - spent["import"][1],
+        "batch": str(result.detail).rsplit("input ", 1)[1],
+    }
 
 
 def predict(target: str) -> dict[str, Any]:
@@ -131,14 +141,29 @@ def predict(target: str) -> dict[str, Any]:
     from rnnconvert.verification.inputs import LONGER, Inputs, make, slots_of
 
     keras = import_keras()
-    start = time.perf_counter()
-    model = keras.models.load_model(target)
-    loaded = time.perf_counter() - start
+    start = now()
+    model = keras.models.load_model(target, compile=False)
+    load, load_cpu = since(start)
     (batch,) = make(slots_of(model), Inputs(), LONGER[0], 1)
-    start = time.perf_counter()
+    start = now()
     model.predict(batch if len(batch) > 1 else batch[0], verbose=0)
-    first = time.perf_counter() - start
-    return {"predict": first, "total": loaded + first}
+    first, first_cpu = since(start)
+    return {
+        "predict": first,
+        "predict_cpu": first_cpu,
+        "total": load + first,
+        "total_cpu": load_cpu + first_cpu,
+    }
+
+
+def now() -> tuple[float, float]:
+    """Wall clock and processor time, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
+def since(start: tuple[float, float]) -> tuple[float, float]:
+    wall, cpu = now()
+    return wall - start[0], cpu - start[1]
 
 
 # --- the models -----------------------------------------------------------------------------

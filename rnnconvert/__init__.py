@@ -46,7 +46,8 @@ def convert(
     Args:
         source: the input file; it is never changed, unless with `in_place=True`.
         output: where to write; default `model.h5` to `model.portable.h5` beside the input.
-        **options: named as on the command line: to, verify, target, optimizer, force, in_place,
+        **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
+            to, verify, target, optimizer, force, in_place,
             dry_run, check, hashes, device, seed, batch, timesteps, rtol, atol, allow_code,
             custom_objects (a mapping, or a list of "module:name").
 

@@ -35,6 +35,22 @@ def import_keras() -> Any:
     return keras
 
 
+def import_tensorflow() -> Any:
+    """TensorFlow 2, for graphs.
+
+    Raises:
+        CannotRun: it is missing.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    try:
+        with _native_stderr_closed():
+            import tensorflow as tf
+    except ImportError as error:
+        install = 'pip install "rnnconvert[tensorflow]"'
+        raise CannotRun(f"TensorFlow can't be imported ({install})") from error
+    return tf
+
+
 @contextmanager
 def _native_stderr_closed() -> Iterator[None]:
     """TensorFlow's C++ tells of missing GPUs at any log level. Python's errors still come."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rnnconvert import graph_pipeline
 from rnnconvert.containers.keras_h5 import describe, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
 from rnnconvert.errors import ConversionError
@@ -73,6 +74,10 @@ def run(path: Path, *, target: str = "keras3", hashes: bool = True) -> Inspectio
         ConversionError: the file can't be read, or is no Keras model.
     """
     try:
+        if graph_pipeline.kind_of(path) == graph_pipeline.KERAS:
+            info = graph_pipeline.describe(path, graph_pipeline.KERAS, hashes)
+            with graph_pipeline.rebuilt_h5(path, graph_pipeline.KERAS) as (file, _):
+                return replace(run(file, target=target, hashes=False), input=info)
         require_hdf5(path)
         with open_keras_h5(path) as file:
             plan = make_plan(file, target=target)

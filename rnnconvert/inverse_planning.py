@@ -52,6 +52,12 @@ def _plan_model(file: KerasH5, config: dict[str, Any], optimizer: str) -> Plan:
         for site in found.sites
     )
     problems = [*ported.problems, *found.problems]
+    if not problems:  # the config is fine, and the weights?
+        problems += [
+            f"{site.path}: {reason}"
+            for site in found.sites
+            if site.class_name in CUDNN_OF and (reason := _reason_against(site))
+        ]
     if ported.changes and file.hard_sigmoid_mark == "keras3":
         problems += _rescaled(sites)
     plan = Plan(
@@ -89,10 +95,9 @@ def _plan_site(site: Site, wanted: bool) -> SiteChange:
 def _plan_weights_only(file: KerasH5) -> Plan:
     found = find_by_shapes(file.groups)
     problems = list(found.problems)
-    for site in found.sites:
-        reason = _reason_against(site)
-        if reason:
-            problems.append(f"{site.path}: {reason}")
+    problems += [
+        f"{site.path}: {reason}" for site in found.sites if (reason := _reason_against(site))
+    ]
     sites = tuple(_plan_site(site, not site.is_cudnn) for site in found.sites)
     plan = Plan(sites=sites, warnings=tuple(found.warnings), problems=tuple(problems))
     if plan.tensor_changes:

@@ -18,7 +18,7 @@ from rnnconvert.containers import keras_h5
 from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
-from rnnconvert.containers.sniff import require_hdf5
+from rnnconvert.containers.sniff import exists, require_hdf5
 from rnnconvert.errors import (
     ConversionError,
     DifferenceError,
@@ -80,6 +80,8 @@ class Options:
         permissions: which code of the model file may run for that.
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
+        ignore_dropout, unroll: of the lowering of graphs, see `lowering.Options`.
+        rebuilt_from: set by `graph_pipeline`: what the input was rebuilt from.
     """
 
     command: str = "cudnn-to-keras"
@@ -97,6 +99,9 @@ class Options:
     permissions: Permissions = field(default_factory=Permissions)
     stack: StackOptions = field(default_factory=StackOptions)
     names: str = "tf1"
+    ignore_dropout: bool = False
+    unroll: int | None = None
+    rebuilt_from: str | None = None
 
     def __post_init__(self) -> None:
         choices = (
@@ -157,10 +162,15 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
+    exists(source)  # raises for names that can't be, before anything looks for more
     if find_checkpoint(source) is not None:
         from rnnconvert import checkpoint_pipeline  # not above: it imports this module
 
         return checkpoint_pipeline.run(source, output, options)
+    from rnnconvert import graph_pipeline
+
+    if graph_pipeline.kind_of(source) is not None:
+        return graph_pipeline.run(source, output, options)
     if options.device == "gpu" and options.verify == "model":
         require_gpu()
     if options.in_place:
@@ -190,7 +200,10 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
                 NotConvertibleError("; ".join(plan.problems), problems=plan.problems),
                 replace(report, verdict="not-convertible"),
             )
-        same_container = to == ("h5" if file.container == keras_h5.MODEL else "weights")
+        own = "h5" if file.container == keras_h5.MODEL else "weights"
+        same_container = (
+            to == {"keras": "keras", "savedmodel": None, None: own}[options.rebuilt_from]
+        )
         if plan.is_empty and same_container:
             return replace(report, verdict="nothing-to-convert")
         if options.check:

@@ -148,7 +148,7 @@ def test_the_api_raises_output_errors(tmp_path):
     for faults in runs_with_faults(FULL):
         output.unlink(missing_ok=True)
         with contextlib.suppress(OutputError):
-            rnnconvert.convert(model, output)
+            rnnconvert.convert(model, output, verify="layers")
             assert not faults.fired or faults.replaced
         assert output.exists() == (not faults.fired or faults.replaced)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.h5", "out.h5"]
@@ -157,13 +157,13 @@ def test_the_api_raises_output_errors(tmp_path):
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_copy_goes_by_other_ways_where_the_fast_one_is_closed(tmp_path, monkeypatch, whole):
     model = make_model_h5(tmp_path / "m.h5", whole=whole)
-    rnnconvert.convert(model, tmp_path / "fast.h5")
+    rnnconvert.convert(model, tmp_path / "fast.h5", verify="layers")
 
     def closed(*_: object) -> None:
         raise OSError(errno.EXDEV, "another file system")
 
     monkeypatch.setattr(os, "copy_file_range", closed, raising=False)
-    rnnconvert.convert(model, tmp_path / "slow.h5")
+    rnnconvert.convert(model, tmp_path / "slow.h5", verify="layers")
     assert (tmp_path / "slow.h5").read_bytes() == (tmp_path / "fast.h5").read_bytes()
 
 
@@ -182,7 +182,7 @@ def test_a_write_that_really_fails(tmp_path, share):
     pytest.importorskip("resource")
     model = make_model_h5(tmp_path / "m.h5")
     whole = tmp_path / "whole.h5"
-    rnnconvert.convert(model, whole)
+    rnnconvert.convert(model, whole, verify="layers")
     limit = int(whole.stat().st_size * share)
     before = snapshot(tmp_path)
     arguments = ["cudnn-to-keras", str(model), "-o", str(tmp_path / "out.h5")]
@@ -237,7 +237,7 @@ def test_a_kill_leaves_the_input_and_at_most_one_temporary_file(tmp_path, option
     left = [name for name in names if name != "m.h5"]
     assert len(left) <= 1
     assert all(name.startswith(".rnnconvert-") for name in left)
-    assert rnnconvert.convert(model).verdict == "equivalent"
+    assert rnnconvert.convert(model, verify="layers").verdict == "equivalent"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
@@ -260,9 +260,9 @@ def test_an_existing_output_is_kept_or_replaced_whole(tmp_path):
     output = tmp_path / "out.h5"
     output.write_bytes(OLD)
     with pytest.raises(OutputError, match="the output exists; use --force to overwrite it"):
-        rnnconvert.convert(model, output)
+        rnnconvert.convert(model, output, verify="layers")
     assert output.read_bytes() == OLD
-    rnnconvert.convert(model, output, force=True)
+    rnnconvert.convert(model, output, force=True, verify="layers")
     assert output.read_bytes().startswith(b"\x89HDF")
 
 
@@ -293,17 +293,17 @@ def test_the_input_is_no_output(tmp_path, alias, force):
     other = alias(model)
     before = snapshot(tmp_path)
     with pytest.raises(UsageError, match="output and input are the same file; use --in-place"):
-        rnnconvert.convert(model, other, force=force)
+        rnnconvert.convert(model, other, force=force, verify="layers")
     assert snapshot(tmp_path) == before
 
 
 def test_in_place_is_an_atomic_replacement(tmp_path):
     model = make_model_h5(tmp_path / "m.h5")
-    rnnconvert.convert(model, tmp_path / "other.h5")
+    rnnconvert.convert(model, tmp_path / "other.h5", verify="layers")
     model.chmod(0o640)
     hard = as_hard_link(model)
     content = hard.read_bytes()
-    rnnconvert.convert(model, in_place=True)
+    rnnconvert.convert(model, in_place=True, verify="layers")
     assert model.read_bytes() == (tmp_path / "other.h5").read_bytes()
     assert stat.S_IMODE(model.stat().st_mode) == 0o640
     assert hard.read_bytes() == content  # another name of the old file, which was not touched
@@ -312,7 +312,7 @@ def test_in_place_is_an_atomic_replacement(tmp_path):
 def test_in_place_and_an_output_exclude_each_other(tmp_path):
     model = make_model_h5(tmp_path / "m.h5")
     with pytest.raises(UsageError, match="--in-place and an output exclude each other"):
-        rnnconvert.convert(model, tmp_path / "out.h5", in_place=True)
+        rnnconvert.convert(model, tmp_path / "out.h5", in_place=True, verify="layers")
 
 
 @pytest.mark.parametrize("target", ["old.h5", "nowhere.h5"])
@@ -323,9 +323,9 @@ def test_a_symlink_as_output(tmp_path, target):
     link = tmp_path / "link.h5"
     link.symlink_to(target)
     with pytest.raises(OutputError, match="the output exists"):
-        rnnconvert.convert(model, link)
+        rnnconvert.convert(model, link, verify="layers")
     assert link.is_symlink()
-    rnnconvert.convert(model, link, force=True)
+    rnnconvert.convert(model, link, force=True, verify="layers")
     assert not link.is_symlink()
     assert link.read_bytes().startswith(b"\x89HDF")
     assert (tmp_path / "old.h5").read_bytes() == OLD
@@ -339,14 +339,14 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path):
     os.mkfifo(pipe)
     for force in (False, True):
         with pytest.raises(OutputError):
-            rnnconvert.convert(model, pipe, force=force)
+            rnnconvert.convert(model, pipe, force=force, verify="layers")
         assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 def test_a_directory_as_output_takes_the_default_name(tmp_path):
     model = make_model_h5(tmp_path / "m.h5")
     (tmp_path / "there").mkdir()
-    rnnconvert.convert(model, tmp_path / "there")
+    rnnconvert.convert(model, tmp_path / "there", verify="layers")
     assert (tmp_path / "there" / "m.portable.h5").exists()
 
 
@@ -354,7 +354,7 @@ def test_the_directory_must_exist(tmp_path):
     model = make_model_h5(tmp_path / "m.h5")
     before = snapshot(tmp_path)
     with pytest.raises(OutputError, match="does not exist"):
-        rnnconvert.convert(model, tmp_path / "missing" / "out.h5")
+        rnnconvert.convert(model, tmp_path / "missing" / "out.h5", verify="layers")
     assert snapshot(tmp_path) == before
 
 
@@ -363,7 +363,7 @@ def test_the_directory_must_be_writable(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
     monkeypatch.setattr(keras_h5, "apply_edit", pytest.fail)
     with pytest.raises(OutputError, match="is not writable"):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
@@ -372,7 +372,7 @@ def test_a_read_only_directory(tmp_path):
     tmp_path.chmod(0o555)
     try:
         with pytest.raises(OutputError, match="is not writable"):
-            rnnconvert.convert(model)
+            rnnconvert.convert(model, verify="layers")
     finally:
         tmp_path.chmod(0o755)
 
@@ -383,7 +383,7 @@ def test_permissions_follow_the_umask(tmp_path, mask):
     model = make_model_h5(tmp_path / "m.h5")
     old = os.umask(mask)
     try:
-        rnnconvert.convert(model, tmp_path / "out.h5")
+        rnnconvert.convert(model, tmp_path / "out.h5", verify="layers")
         assert os.umask(mask) == mask
     finally:
         os.umask(old)
@@ -396,7 +396,7 @@ def test_a_replaced_output_keeps_its_permissions(tmp_path):
     output = tmp_path / "out.h5"
     output.write_bytes(OLD)
     output.chmod(0o600)
-    rnnconvert.convert(model, output, force=True)
+    rnnconvert.convert(model, output, force=True, verify="layers")
     assert stat.S_IMODE(output.stat().st_mode) == 0o600
 
 
@@ -410,7 +410,7 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(keras_h5, "apply_edit", disturbed)
     with pytest.raises(rnnconvert.UnreadableInputError, match="the input was changed"):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 

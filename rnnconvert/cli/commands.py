@@ -61,17 +61,21 @@ def convert_all(
 
 def inspect_all(output: Output, *, paths: Sequence[Path], target: str, **stack: Any) -> int:
     """Inspect every input; the worst exit code wins."""
-    from rnnconvert import checkpoint_inspection, inspection
+    from rnnconvert import checkpoint_inspection, graph_pipeline, inspection
     from rnnconvert.containers.checkpoint import find_checkpoint
+    from rnnconvert.containers.sniff import exists
     from rnnconvert.pipeline import Options
 
     output.check_report_path(paths, None)
     codes = []
     for path in paths:
         try:
+            exists(path)
             if find_checkpoint(path) is not None:
                 options = Options.of(hashes=output.wants_report, **stack)
                 output.checkpoint(checkpoint_inspection.inspect(path, options))
+            elif graph_pipeline.kind_of(path) in (graph_pipeline.SAVED_MODEL, graph_pipeline.GRAPH):
+                output.graph(graph_pipeline.inspect(path, hashes=output.wants_report))
             else:
                 output.inspection(inspection.run(path, target=target, hashes=output.wants_report))
             codes.append(0)

@@ -168,10 +168,21 @@ def cli() -> None:
 
 
 @cli.command("cudnn-to-keras", context_settings=_CONTEXT)
-@conversion_options(".portable", ["h5", "keras", "weights", "checkpoint", "npz"])
+@conversion_options(
+    ".portable", ["h5", "keras", "weights", "savedmodel", "graph", "checkpoint", "npz"]
+)
 @_choice(
     "--names", ["tf1", "keras"], "tf1", "Checkpoints: names of the variables that are written."
 )
+@click.option(
+    "--ignore-dropout",
+    is_flag=True,
+    help="Graphs: lower training ops with dropout between their layers, without it.",
+)
+@click.option(
+    "--unroll", type=click.IntRange(1), metavar="T",
+    help="Graphs: no loops, for inputs of T time steps.",
+)  # fmt: skip
 @stack_options
 @_choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both.")
 @verification_options
@@ -186,6 +197,9 @@ def cudnn_to_keras(**arguments: Any) -> None:
     Of a TensorFlow checkpoint (prefix, .index or directory) each RNN stack becomes a Keras model
     (--to h5, keras), its cuDNN buffers become canonical tensors (--to checkpoint, the default), or
     arrays (--to npz).
+
+    The cuDNN ops of a SavedModel or frozen graph (.pb) become ordinary ones; with --to h5, keras
+    the Keras model that a SavedModel or .keras file describes is rebuilt and converted.
     """
     from rnnconvert.cli.commands import convert_all
 

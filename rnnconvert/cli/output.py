@@ -10,17 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from rnnconvert.cli.tables import (
+    class_of,
+    file_line,
+    formula,
+    level_line,
+    new_table,
+    printable,
+    target_class,
+    verdict_line,
+)
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from rnnconvert.checkpoint_inspection import CheckpointInspection, StackLayer
+    from rnnconvert.graph_pipeline import GraphInspection
     from rnnconvert.inspection import Inspection
+    from rnnconvert.lowering import CudnnOp
     from rnnconvert.pipeline import Options
-    from rnnconvert.plan import Plan, SiteChange
-    from rnnconvert.report import LevelResult, Report
+    from rnnconvert.plan import SiteChange
+    from rnnconvert.report import Report
 
 _WIDE = 125
 """Width from which the table has room for the formula of the number of weights."""
@@ -31,12 +41,6 @@ _NOTHING = {
     "keras-to-cudnn": "no LSTM or GRU layer",
 }
 """Why a command leaves a file alone."""
-
-
-def printable(text: object) -> str:
-    """Text from a model file, made safe to print: no control characters, no markup."""
-    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
-    return escape(clean)
 
 
 class _Console(Console):
@@ -80,15 +84,21 @@ class Output:
         self._warnings(report.warnings)
         if self._json or self.quiet or failed:
             return
-        self._out.print(f"[bold]{printable(report.input.path)}[/]  {_file_line(report.input)}")
+        self._out.print(f"[bold]{printable(report.input.path)}[/]  {file_line(report.input)}")
         if report.verdict == "nothing-to-convert":
             self._out.print(f"  nothing to convert: {_NOTHING[report.command]}")
             return
-        if report.input.container.startswith("tf-checkpoint"):
+        kind = report.input.container
+        lowered = kind in ("savedmodel", "frozen-graph") and all(
+            hasattr(x, "op") for x in report.layers
+        )
+        if kind.startswith("tf-checkpoint"):
             self._stacks(report.layers)
+        elif lowered:
+            self._ops([layer.op for layer in report.layers])
         else:
             self._sites(report.layers)
-        if self.verbose and not report.input.container.startswith("tf-checkpoint"):
+        if self.verbose and not lowered and not kind.startswith("tf-checkpoint"):
             self._details(report.layers, report.config_changes)
         elif report.config_changes:
             count = len(report.config_changes)
@@ -100,7 +110,7 @@ class Output:
             self._out.print("  [yellow]needs conversion[/]")
             return
         for name, level in report.levels:
-            self._out.print(f"  {_level_line(name, level)}")
+            self._out.print(f"  {level_line(name, level)}")
         if report.output is None:
             self._out.print("  [green]would be written[/] (dry run, nothing was written)")
         else:
@@ -114,13 +124,13 @@ class Output:
         self._warnings(found.plan.warnings)
         if self._json or self.quiet:
             return
-        self._out.print(f"[bold]{printable(found.input.path)}[/]  {_file_line(found.input)}")
+        self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
         self._model(found)
         self._sites(found.plan.sites)
         if self.verbose:
             self._details(found.plan.sites, found.plan.config_changes)
         self._points(found.plan.target_points)
-        self._out.print(f"  {_verdict_line(found.plan)}")
+        self._out.print(f"  {verdict_line(found.plan)}")
 
     def comparison(self, report: Report, earlier: Path | None) -> None:
         """The result of `verify`."""
@@ -128,11 +138,11 @@ class Output:
         if self._json or self.quiet:
             return
         for info in (report.input, report.output):
-            self._out.print(f"[bold]{printable(info.path)}[/]  {_file_line(info)}")  # type: ignore[union-attr]
+            self._out.print(f"[bold]{printable(info.path)}[/]  {file_line(info)}")  # type: ignore[union-attr]
         if earlier is not None:
             self._out.print(f"  [green]ok[/] the files are those of {printable(earlier)}")
         for name, level in report.levels:
-            self._out.print(f"  {_level_line(name, level)}")
+            self._out.print(f"  {level_line(name, level)}")
         self._out.print(f"  {report.verdict}")
 
     def take_existing_report(self) -> Path | None:
@@ -150,7 +160,7 @@ class Output:
         self._warnings(tuple(found.to_dict()["warnings"]))
         if self._json or self.quiet:
             return
-        self._out.print(f"[bold]{printable(found.input.path)}[/]  {_file_line(found.input)}")
+        self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
         for line in variable_lines(found.found):
             self._out.print(f"  {printable(line)}", soft_wrap=True)
         own = {name for stack in found.found.stacks for name in stack.variables}
@@ -177,10 +187,51 @@ class Output:
         if not layers:
             self._out.print("  no RNN stacks")
             return
-        table = _table("layer", "cell", "from", "to", ">units", ">inputs", ">weights", "", ">after")
+        table = new_table(
+            "layer", "cell", "from", "to", ">units", ">inputs", ">weights", "", ">after"
+        )
         for row in rows(layers):
             table.add_row(*(printable(cell) for cell in row))
         self._out.print(table)
+
+    def graph(self, found: GraphInspection) -> None:
+        """The result of `inspect` for a SavedModel or frozen graph."""
+        self._documents.append(found.to_dict())
+        if self._json or self.quiet:
+            return
+        self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
+        if found.signatures:
+            self._out.print(f"  signatures: {printable(', '.join(found.signatures))}")
+        self._ops(found.ops)
+        if found.has_keras_config:
+            self._out.print("  holds a Keras model: --to keras rebuilds it")
+        if found.verdict == "convertible":
+            self._out.print("  [green]convertible[/]")
+        else:
+            self._out.print("  nothing to convert: no cuDNN op that running the model can get to")
+
+    def _ops(self, ops: Sequence[CudnnOp]) -> None:
+        if not ops:
+            self._out.print("  no cuDNN ops")
+            return
+        table = new_table(
+            "op", "in", "cell", ">layers", "direction", ">units", ">inputs", "fed by", ""
+        )
+        shown = ops if self.verbose else [op for op in ops if op.needs_lowering]
+        for op in shown:
+            table.add_row(
+                op.op, printable(op.place), op.mode, str(op.num_layers or "?"), op.direction,
+                str(op.units or "?"), str(op.input_size or "?"),
+                printable(", ".join(op.params[:2])), printable(op.problem or ""),
+            )  # fmt: skip
+        if shown:
+            self._out.print(table)
+        twins = len(ops) - len(shown)
+        if twins:
+            self._out.print(
+                f"  {twins} cuDNN ops that are never reached, or only as the GPU's variant of a "
+                "plain Keras layer, are left alone"
+            )
 
     def failed_report(self, command: str, path: Path, error: ConversionError | None) -> None:
         """A report for an input of which nothing is known but the error."""
@@ -259,7 +310,7 @@ class Output:
             self._out.print(f"  [cyan]target:[/] {printable(point)}", soft_wrap=True)
 
     def _model(self, found: Inspection) -> None:
-        table = _table("layer", "class", ">weights")
+        table = new_table("layer", "class", ">weights")
         for layer in found.model:
             table.add_row(printable(layer.name), printable(layer.class_name), str(layer.parameters))
         table.add_row("total", "", str(sum(layer.parameters for layer in found.model)))
@@ -271,20 +322,20 @@ class Output:
             return
         wide = self._out.width >= _WIDE
         columns = ["recurrent layer", "from", "to", ">units", ">inputs", ">weights", "", ">after"]
-        table = _table(*columns, *(["formula"] if wide else []))
+        table = new_table(*columns, *(["formula"] if wide else []))
         for change in sites:
             site = change.site
             cells = [
                 printable(site.path.removeprefix("model/")),
-                site.class_name or _class_of(site.layout, site.cell),
-                _target_class(change) if change.changes else "as it is",
+                site.class_name or class_of(site.layout, site.cell),
+                target_class(change) if change.changes else "as it is",
                 str(site.units),
                 str(site.input_dim),
                 str(site.parameters),
                 "->",
                 str(site.parameters_as(change.target_layout)),
             ]
-            table.add_row(*cells, *([_formula(change)] if wide else []))
+            table.add_row(*cells, *([formula(change)] if wide else []))
         self._out.print(table)
 
     def _details(self, sites: tuple[SiteChange, ...], changes: tuple[Any, ...]) -> None:
@@ -329,102 +380,3 @@ def _console(no_color: bool, stream: Any) -> _Console:
         highlight=False,
         emoji=False,
     )
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.lstrip(">"), justify="right" if right else "left", no_wrap=right,
-            overflow="fold",
-        )  # fmt: skip
-    add_row = table.add_row
-
-    def indented(*cells: str) -> None:
-        add_row("", *cells)
-
-    table.add_row = indented  # type: ignore[method-assign,assignment]
-    return table
-
-
-def _target_class(change: SiteChange) -> str:
-    site = change.site
-    if change.target_layout != site.layout:
-        return _class_of(change.target_layout, site.cell)
-    return f"{site.class_name} rescaled"
-
-
-def _class_of(layout: str, cell: str) -> str:
-    """The Keras class that stores `cell` in `layout`."""
-    if layout == "keras-cudnn":
-        return f"CuDNN{cell.upper()}"
-    return {
-        "lstm": "LSTM",
-        "gru": "GRU(reset_after)",
-        "gru_reset_before": "GRU",
-        "conv_lstm": "ConvLSTM",
-    }.get(cell, "SimpleRNN")
-
-
-def _formula(change: SiteChange) -> str:
-    """The count by formula: gates x units x (inputs + units + biases)."""
-    site = change.site
-    if site.cell == "conv_lstm" or not site.units:
-        return ""
-    from rnnconvert.layouts import CELLS
-
-    gates = len(CELLS[site.cell].gates)
-    per_gate = gates * site.units
-
-    def biases(layout: str) -> int:
-        return site.parameters_as(layout) // per_gate - site.input_dim - site.units
-
-    here, there = biases(site.layout), biases(change.target_layout)
-    shown = f"{here}" if here == there else f"{here}->{there}"
-    return f"{gates}*{site.units}*({site.input_dim}+{site.units}+{shown})"
-
-
-def _file_line(info: Any) -> str:
-    kind = {
-        "keras-h5-model": "Keras HDF5, whole model",
-        "keras-h5-weights": "Keras HDF5, weights",
-        "keras": "Keras 3 .keras",
-        "tf-checkpoint-v1": "TensorFlow checkpoint V1",
-        "tf-checkpoint-v2": "TensorFlow checkpoint V2",
-        "npz": "numpy .npz",
-    }
-    version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
-    return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
-
-
-def _level_line(name: str, level: LevelResult) -> str:
-    if level.device == "gpu" or name == "model":
-        name = f"{name} ({level.device})" if level.device else name
-    if level.status == "skipped":
-        return f"[yellow]-[/] {name}: skipped, {printable(level.reason)}"
-    mark = "[green]ok[/]" if level.status == "passed" else "[red]FAILED[/]"
-    text = f"{mark} {name}: "
-    if level.max_abs is not None:
-        text += f"max difference {level.max_abs:.2g} (tolerance {level.tolerance:.2g}), "
-    engine = f", {level.engine}" if level.engine else ""
-    return text + printable((level.detail or "") + engine)
-
-
-def _verdict_line(plan: Plan) -> str:
-    if plan.problems:
-        listed = "\n    ".join(printable(problem) for problem in plan.problems)
-        return f"[red]can't be converted:[/]\n    {listed}"
-    if plan.is_empty:
-        return "nothing to convert"
-    cudnn = sum(change.site.is_cudnn for change in plan.sites)
-    parts = []
-    if cudnn:
-        parts.append(f"{cudnn} CuDNN layers to convert")
-    scaled = sum(bool(c.changes) and not c.site.is_cudnn for c in plan.sites)
-    if scaled:
-        parts.append(f"{scaled} hard_sigmoid layers to rescale")
-    if plan.config_changes:
-        parts.append(f"{len(plan.config_changes)} config repairs (-v lists them)")
-    return f"[green]convertible:[/] {', '.join(parts)}"

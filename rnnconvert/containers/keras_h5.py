@@ -272,8 +272,11 @@ def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.D
 
 
 def _set_text(file: h5py.File, name: str, value: str) -> None:
-    """Replace a string attribute; variable-length, as Keras writes it, so of any size."""
-    file.attrs.create(name, value, dtype=h5py.string_dtype())
+    """Replace a string attribute; variable-length, so of any size, and ASCII, as Keras writes it.
+
+    Keras before 2.4, with h5py 2, calls `decode` on what it reads, which UTF-8 strings don't have.
+    """
+    file.attrs.create(name, value, dtype=h5py.string_dtype("ascii"))
 
 
 def _set_names(group: h5py.Group, name: str, values: tuple[str, ...]) -> None:

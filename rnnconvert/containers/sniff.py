@@ -12,6 +12,18 @@ _LFS = b"version https://git-lfs"
 _USERBLOCKS = (0, 512, 1024, 2048, 4096, 8192)
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a path.
+
+    Raises:
+        UnreadableInputError: the system refuses even to look, as for a name that is too long.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise UnreadableInputError(f"can't be read: {error.strerror}", path=str(path)) from error
+
+
 def is_hdf5(path: Path) -> bool:
     """Whether a file holds HDF5, whatever its name."""
     with path.open("rb") as file:
@@ -32,11 +44,7 @@ def require_hdf5(path: Path) -> None:
         UnreadableInputError: missing, a directory, empty, a git-lfs pointer, or something else.
         NotConvertibleError: a kind of model that this version can't read yet.
     """
-    try:
-        exists = path.exists()
-    except OSError as error:
-        raise UnreadableInputError(f"can't be read: {error.strerror}") from error
-    if not exists:
+    if not exists(path):
         raise UnreadableInputError("no such file")
     if path.is_dir():
         if (path / "saved_model.pb").exists():

@@ -157,8 +157,9 @@ def _old_distributions(node: Node, changes: Changes) -> None:
     """Keras < 2.3 calls the truncated normal distribution "normal"."""
     for key, value in node.config.items():
         inner = value.get("config") if isinstance(value, dict) else None
-        is_initializer = key.endswith("_initializer") and isinstance(inner, dict)
-        if is_initializer and inner.get("distribution") == "truncated_normal":
+        if not key.endswith("_initializer") or not isinstance(inner, dict):
+            continue
+        if inner.get("distribution") == "truncated_normal":
             changes.put(f"{show_path(node.path)}.{key}", inner, "distribution", "normal")
 
 

@@ -88,5 +88,5 @@ def split_bias(bias: Array) -> Array:
     subnormal numbers too.
     """
     half = np.multiply(bias, bias.dtype.type(0.5)).astype(bias.dtype)
-    rest = np.subtract(bias, half, out=half.copy(), where=np.isfinite(half))
+    rest = np.subtract(bias, half, out=half.copy(), where=np.isfinite(half) & (bias != 0))
     return np.stack([half, rest])

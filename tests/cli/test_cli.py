@@ -28,12 +28,21 @@ VERIFICATION = [
     "--device", "--seed", "--batch", "--timesteps", "--rtol", "--atol", "--allow-code",
     "--custom-objects",
 ]  # fmt: skip
+STACKS = [
+    "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
+    "--activation",
+]  # fmt: skip
 OPTIONS = {
     "cudnn-to-keras": [
-        "-o, --output", "--to", "--verify", "--target", "--optimizer", "--check", "-n, --dry-run",
+        "--target", "--names", "--ignore-dropout", "--unroll", *STACKS,
+        "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
         "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
     ],
-    "inspect": ["--target", *DISPLAY],
+    "keras-to-cudnn": [
+        "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
+        "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
+    ],
+    "inspect": ["--target", *STACKS, *DISPLAY],
     "verify": ["--verify", *VERIFICATION, *DISPLAY],
 }  # fmt: skip
 COMMANDS = ["cudnn-to-keras", "inspect"]  # those that take one input

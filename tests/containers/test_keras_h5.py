@@ -234,7 +234,7 @@ def test_the_content_decides_what_a_file_is(tmp_path, name, whole):
         assert file.container == (MODEL if whole else WEIGHTS)
         assert list(file.groups) == ["cu_lstm", "cu_gru"]
         assert (file.keras_version, file.backend) == ("2.2.4", "tensorflow")
-    assert rnnconvert.convert(path, tmp_path / "out").verdict == "equivalent"
+    assert rnnconvert.convert(path, tmp_path / "out", verify="layers").verdict == "equivalent"
     with open_keras_h5(tmp_path / "out") as file:
         assert file.container == (MODEL if whole else WEIGHTS)
 
@@ -251,7 +251,7 @@ def test_the_content_decides_what_a_file_is(tmp_path, name, whole):
     ],
 )
 def test_the_default_output_stands_beside_the_input(tmp_path, name, output):
-    rnnconvert.convert(make_model_h5(tmp_path / name))
+    rnnconvert.convert(make_model_h5(tmp_path / name), verify="layers")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, output])
 
 
@@ -260,7 +260,7 @@ def test_a_config_without_weights_is_no_complete_file(tmp_path):
     with h5py.File(model, "r+") as file:
         del file["model_weights"]
     with pytest.raises(UnreadableInputError, match="model_weights is missing in the file"):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
 
 
 def test_weights_of_a_whole_model_without_config_are_not_guessed_at(tmp_path):
@@ -268,7 +268,7 @@ def test_weights_of_a_whole_model_without_config_are_not_guessed_at(tmp_path):
     with h5py.File(model, "r+") as file:
         del file.attrs["model_config"]
     with pytest.raises(NotConvertibleError, match="the file has weights but no model_config"):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
 
 
 def test_a_file_without_layer_names_is_no_complete_file(tmp_path):
@@ -276,7 +276,7 @@ def test_a_file_without_layer_names_is_no_complete_file(tmp_path):
     with h5py.File(model, "r+") as file:
         del file["model_weights"].attrs["layer_names"]
     with pytest.raises(UnreadableInputError, match="no layer_names in the file"):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
 
 
 @pytest.mark.parametrize("what", ["cu_lstm", "cu_lstm/cu_lstm/bias:0"])
@@ -285,7 +285,7 @@ def test_a_missing_weight_is_named(tmp_path, what):
     with h5py.File(model, "r+") as file:
         del file["model_weights"][what]
     with pytest.raises(UnreadableInputError, match="is missing in the file") as caught:
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
     assert what in caught.value.message
 
 
@@ -294,7 +294,7 @@ def test_keras_3_weights_files_are_refused_by_name(tmp_path):
     with h5py.File(path, "w") as file:
         file["layers/lstm/cell/vars/0"] = np.ones(3)
     with pytest.raises(NotConvertibleError, match=r"a Keras 3 style \.weights\.h5 file"):
-        rnnconvert.convert(path)
+        rnnconvert.convert(path, verify="layers")
 
 
 # --- lists of names in chunks, names without ":0" -------------------------------------------
@@ -333,7 +333,7 @@ def test_all_lists_in_chunks(tmp_path, whole):
     target, report = convert(chunked, tmp_path)
     require_all_else_untouched(chunked, target, report)
     other = tmp_path / "plain.out.h5"
-    rnnconvert.convert(plain, other)
+    rnnconvert.convert(plain, other, verify="layers")
     require_same_weights(target, other)
 
 
@@ -352,7 +352,7 @@ def test_names_without_suffix_as_on_theano(tmp_path, whole):
     target, report = convert(theano, tmp_path)
     prefix = "model_weights/" if whole else ""
     assert report["layers"][0]["tensors"][0]["target"] == f"{prefix}cu_lstm/cu_lstm/kernel"
-    rnnconvert.convert(tensorflow, tmp_path / "other.h5")
+    rnnconvert.convert(tensorflow, tmp_path / "other.h5", verify="layers")
     require_same_weights(target, tmp_path / "other.h5")
     require_all_else_untouched(theano, target, report)
 
@@ -403,8 +403,8 @@ def test_a_converted_tensor_keeps_dtype_filters_and_attributes(tmp_path, storage
 def test_storage_makes_no_difference_to_the_values(tmp_path, storage, dtype):
     plain = make_model_h5(tmp_path / "plain.h5", dtype=dtype.replace(">f4", "float32"))
     stored = make_model_h5(tmp_path / "stored.h5", dtype=dtype, **storage)
-    rnnconvert.convert(plain, tmp_path / "a.h5")
-    rnnconvert.convert(stored, tmp_path / "b.h5")
+    rnnconvert.convert(plain, tmp_path / "a.h5", verify="layers")
+    rnnconvert.convert(stored, tmp_path / "b.h5", verify="layers")
     require_same_weights(tmp_path / "a.h5", tmp_path / "b.h5")
     with h5py.File(tmp_path / "b.h5") as file:
         assert file[LSTM_BIAS].dtype == dtype
@@ -418,7 +418,7 @@ def test_other_number_types_are_refused(tmp_path, dtype):
     with pytest.raises(
         NotConvertibleError, match=f"expected float16, float32 or float64, found {dtype}"
     ):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
 
 
 @pytest.mark.parametrize("storage", STORAGES[2:4], ids=str)
@@ -430,14 +430,14 @@ def test_a_damaged_chunk_is_the_inputs_fault(tmp_path, storage):
         raw.seek(start + 20)
         raw.write(b"\xa5" * 8)
     with pytest.raises(UnreadableInputError):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]
 
 
 def test_optimizer_drop_always_drops(fixtures_dir, tmp_path):
     source = fixtures_dir / "keras" / "k224" / "opt_adam" / "model.h5"
     kept = tmp_path / "kept.h5"
-    rnnconvert.convert(source, kept, target="keras2")
+    rnnconvert.convert(source, kept, target="keras2", verify="layers")
     target, report = convert(kept, tmp_path, target="keras2", optimizer="drop")
     assert report["optimizer"]["state"] == "dropped"
     with h5py.File(target) as file:
@@ -467,8 +467,8 @@ def test_extract_weights(fixtures_dir, tmp_path, producer, case):
 @pytest.mark.parametrize("case", ["seq_lstm", "nested"])
 def test_to_weights_gives_what_the_weights_file_gives(fixtures_dir, tmp_path, case):
     directory = fixtures_dir / "keras" / "tf215" / case
-    rnnconvert.convert(directory / "model.h5", tmp_path / "a.h5", to="weights")
-    rnnconvert.convert(directory / "weights.h5", tmp_path / "b.h5")
+    rnnconvert.convert(directory / "model.h5", tmp_path / "a.h5", to="weights", verify="layers")
+    rnnconvert.convert(directory / "weights.h5", tmp_path / "b.h5", verify="layers")
     require_same_weights(tmp_path / "a.h5", tmp_path / "b.h5")
 
 
@@ -484,15 +484,15 @@ def test_to_weights_takes_nothing_from_another_place(tmp_path, link):
     with h5py.File(model, "r+") as file:
         file["model_weights/leak"] = link
     with pytest.raises(UnreadableInputError, match="/model_weights/leak is a link out of its"):
-        rnnconvert.convert(model, tmp_path / "w.h5", to="weights")
+        rnnconvert.convert(model, tmp_path / "w.h5", to="weights", verify="layers")
     assert sorted(tmp_path.iterdir()) == [model, secret]
-    assert rnnconvert.convert(model).verdict == "equivalent"
+    assert rnnconvert.convert(model, verify="layers").verdict == "equivalent"
 
 
 def test_no_keras_file_of_weights_alone(tmp_path):
     weights = make_model_h5(tmp_path / "w.h5", whole=False)
     with pytest.raises(NotConvertibleError, match="a weights-only file holds no architecture"):
-        rnnconvert.convert(weights, to="keras")
+        rnnconvert.convert(weights, to="keras", verify="layers")
 
 
 # --- shapes and config that disagree --------------------------------------------------------
@@ -504,7 +504,7 @@ def test_the_config_is_confirmed_by_shapes(tmp_path):
     config["config"]["layers"][0]["config"]["units"] = 7
     write_config(model, config)
     with pytest.raises(NotConvertibleError) as caught:
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
     assert caught.value.message == (
         "model/cu_lstm: recurrent_kernel: expected (7, 28), found (6, 24)"
     )
@@ -520,4 +520,13 @@ def test_tensors_of_any_shape_are_refused_in_words(tmp_path, shape, kind, whole)
     if not whole and (kind, shape) in (("bias", (24,)), ("recurrent_kernel", (2, 3, 24))):
         return  # weights of a plain LSTM, of a ConvLSTM1D
     with pytest.raises((NotConvertibleError, UnreadableInputError)):
-        rnnconvert.convert(model)
+        rnnconvert.convert(model, verify="layers")
+
+
+def test_configs_are_ascii_strings_as_old_kerases_want_them(tmp_path):
+    """Keras before 2.4, on h5py 2, decodes what it reads; a UTF-8 string has no `decode` there."""
+    model = make_model_h5(tmp_path / "m.h5")
+    rnnconvert.convert(model, tmp_path / "out.h5", verify="none")
+    with h5py.File(tmp_path / "out.h5") as file:
+        kind = h5py.h5a.open(file.id, b"model_config").get_type()
+        assert kind.get_cset() == h5py.h5t.CSET_ASCII

@@ -19,7 +19,7 @@ CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("p
 @pytest.mark.parametrize("model", LOADABLE, ids=lambda model: model.name)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
-    report = rnnconvert.convert(model.path, output, target="keras2")
+    report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
     path = output if report.verdict != "nothing-to-convert" else model.path
     tf_keras.backend.clear_session()
     loaded = tf_keras.models.load_model(path)
@@ -30,7 +30,7 @@ def test_target_keras2(model, tmp_path):
 @pytest.mark.parametrize("model", CUDNN, ids=lambda model: model.name)
 def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, tmp_path):
     output = tmp_path / "converted.h5"
-    report = rnnconvert.convert(model.path, output)
+    report = rnnconvert.convert(model.path, output, verify="layers")
     nested_or_states = {"nested", "nested_frozen", "wide", "encdec", "bi_state"}
     assert bool(report.target_points) == (model.path.parent.name in nested_or_states)
     if report.target_points:
@@ -52,7 +52,7 @@ def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
         compile=False,
     )
     output = tmp_path / "converted.h5"
-    rnnconvert.convert(model.path, output)
+    rnnconvert.convert(model.path, output, verify="layers")
     with h5py.File(output) as file:
         for layer in oracle.layers:
             weights = layer.trainable_weights + layer.non_trainable_weights

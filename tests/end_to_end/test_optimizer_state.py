@@ -69,7 +69,7 @@ def same_multiset(found, expected):
 @pytest.mark.parametrize("model", EQUAL, ids=lambda model: model.name)
 def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
     output = tmp_path / "converted.h5"
-    report = rnnconvert.convert(model.path, output, target="keras2")
+    report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
     assert report.optimizer.state == "converted"
     expected = [slot for own in convert_slots(original_slots(model.path)).values() for slot in own]
     with h5py.File(output) as file:
@@ -82,7 +82,7 @@ def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
 def test_tf_keras_resumes_from_it(model, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     output = tmp_path / "converted.h5"
-    rnnconvert.convert(model.path, output, target="keras2")
+    rnnconvert.convert(model.path, output, target="keras2", verify="layers")
     tf_keras.backend.clear_session()
     loaded = tf_keras.models.load_model(output)
     with h5py.File(output) as file:
@@ -100,7 +100,7 @@ def test_tf_keras_resumes_from_it(model, tmp_path):
 def test_keras3_resumes_from_the_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras")
     output = tmp_path / "converted.keras"
-    report = rnnconvert.convert(model.path, output)
+    report = rnnconvert.convert(model.path, output, verify="layers")
     assert report.optimizer.state == "converted"
     loaded = keras.models.load_model(output)
     slots = [v.numpy() for v in loaded.optimizer.variables if len(v.shape)]
@@ -116,7 +116,7 @@ def test_keras3_resumes_from_the_keras_format(model, tmp_path):
 
 @pytest.mark.parametrize("model", UNEQUAL, ids=lambda model: model.name)
 def test_slots_that_disagree_are_dropped_with_the_reason(model, tmp_path):
-    report = rnnconvert.convert(model.path, tmp_path / "a.h5", target="keras2")
+    report = rnnconvert.convert(model.path, tmp_path / "a.h5", target="keras2", verify="layers")
     assert report.optimizer.state == "dropped"
     assert "disagree" in report.optimizer.notes[0]
     with h5py.File(tmp_path / "a.h5") as file:
@@ -128,7 +128,7 @@ def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     """Keras 3 can't restore state from any .h5, and with state in the file its fit fails."""
     keras = pytest.importorskip("keras")
     output = tmp_path / "converted.h5"
-    report = rnnconvert.convert(model.path, output)
+    report = rnnconvert.convert(model.path, output, verify="layers")
     assert report.optimizer.state == "dropped"
     assert "--to keras" in report.optimizer.notes[0]
     keras.backend.clear_session()
@@ -137,7 +137,9 @@ def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
 
 
 def test_drop(tmp_path):
-    report = rnnconvert.convert(EQUAL[0].path, tmp_path / "a.h5", target="keras2", optimizer="drop")
+    report = rnnconvert.convert(
+        EQUAL[0].path, tmp_path / "a.h5", target="keras2", optimizer="drop", verify="layers"
+    )
     assert report.optimizer.state == "dropped"
     with h5py.File(tmp_path / "a.h5") as file:
         assert "optimizer_weights" not in file

@@ -36,8 +36,8 @@ def tensors(path):
 @pytest.mark.parametrize("path", WEIGHTS_ONLY, ids=lambda path: "-".join(path.parts[-4:-1]))
 def test_a_weights_only_file_becomes_what_its_whole_model_becomes(path, tmp_path):
     whole = path.with_name("model.h5" if path.with_name("model.h5").exists() else "full.h5")
-    weights = rnnconvert.convert(path, tmp_path / "w.h5")
-    model = rnnconvert.convert(whole, tmp_path / "m.h5")
+    weights = rnnconvert.convert(path, tmp_path / "w.h5", verify="layers")
+    model = rnnconvert.convert(whole, tmp_path / "m.h5", verify="layers")
     rescaled = any(layer.changes and not layer.site.is_cudnn for layer in model.layers)
     if rescaled or weights.verdict == "nothing-to-convert":
         # Weights alone do not say that a layer used hard_sigmoid: nothing to do, and a warning.
@@ -51,7 +51,7 @@ def test_a_weights_only_file_becomes_what_its_whole_model_becomes(path, tmp_path
 
 def test_plain_weights_of_old_keras_get_a_warning(tmp_path):
     path = next(path for path in WEIGHTS_ONLY if path.parent.name == "plain_lstm")
-    report = rnnconvert.convert(path, tmp_path / "w.h5")
+    report = rnnconvert.convert(path, tmp_path / "w.h5", verify="layers")
     assert "hard_sigmoid" in report.warnings[0]
 
 
@@ -59,7 +59,7 @@ def test_plain_weights_of_old_keras_get_a_warning(tmp_path):
 @pytest.mark.parametrize("model", KERAS, ids=lambda model: model.name)
 def test_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras.models", reason="Keras 3 is not installed")
-    report = rnnconvert.convert(model.path, tmp_path / "out.keras")
+    report = rnnconvert.convert(model.path, tmp_path / "out.keras", verify="layers")
     assert report.output.container == "keras"
     loaded = keras.load_model(tmp_path / "out.keras")
     found = predict(loaded, model.inputs())

@@ -1,0 +1,119 @@
+"""Tables and sentences of the commands' output, made safe to print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from rnnconvert.plan import Plan, SiteChange
+    from rnnconvert.report import LevelResult
+
+
+def printable(text: object) -> str:
+    """Text from a model file, made safe to print: no control characters, no markup."""
+    clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return escape(clean)
+
+
+def new_table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.lstrip(">"), justify="right" if right else "left", no_wrap=right,
+            overflow="fold",
+        )  # fmt: skip
+    add_row = table.add_row
+
+    def indented(*cells: str) -> None:
+        add_row("", *cells)
+
+    table.add_row = indented  # type: ignore[method-assign,assignment]
+    return table
+
+
+def target_class(change: SiteChange) -> str:
+    site = change.site
+    if change.target_layout != site.layout:
+        return class_of(change.target_layout, site.cell)
+    return f"{site.class_name} rescaled"
+
+
+def class_of(layout: str, cell: str) -> str:
+    """The Keras class that stores `cell` in `layout`."""
+    if layout == "keras-cudnn":
+        return f"CuDNN{cell.upper()}"
+    return {
+        "lstm": "LSTM",
+        "gru": "GRU(reset_after)",
+        "gru_reset_before": "GRU",
+        "conv_lstm": "ConvLSTM",
+    }.get(cell, "SimpleRNN")
+
+
+def formula(change: SiteChange) -> str:
+    """The count by formula: gates x units x (inputs + units + biases)."""
+    site = change.site
+    if site.cell == "conv_lstm" or not site.units:
+        return ""
+    from rnnconvert.layouts import CELLS
+
+    gates = len(CELLS[site.cell].gates)
+    per_gate = gates * site.units
+
+    def biases(layout: str) -> int:
+        return site.parameters_as(layout) // per_gate - site.input_dim - site.units
+
+    here, there = biases(site.layout), biases(change.target_layout)
+    shown = f"{here}" if here == there else f"{here}->{there}"
+    return f"{gates}*{site.units}*({site.input_dim}+{site.units}+{shown})"
+
+
+def file_line(info: Any) -> str:
+    kind = {
+        "keras-h5-model": "Keras HDF5, whole model",
+        "keras-h5-weights": "Keras HDF5, weights",
+        "keras": "Keras 3 .keras",
+        "tf-checkpoint-v1": "TensorFlow checkpoint V1",
+        "tf-checkpoint-v2": "TensorFlow checkpoint V2",
+        "npz": "numpy .npz",
+        "savedmodel": "TensorFlow SavedModel",
+        "frozen-graph": "TensorFlow frozen graph",
+    }
+    version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
+    return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
+
+
+def level_line(name: str, level: LevelResult) -> str:
+    if level.device == "gpu" or name == "model":
+        name = f"{name} ({level.device})" if level.device else name
+    if level.status == "skipped":
+        return f"[yellow]-[/] {name}: skipped, {printable(level.reason)}"
+    mark = "[green]ok[/]" if level.status == "passed" else "[red]FAILED[/]"
+    text = f"{mark} {name}: "
+    if level.max_abs is not None:
+        text += f"max difference {level.max_abs:.2g} (tolerance {level.tolerance:.2g}), "
+    engine = f", {level.engine}" if level.engine else ""
+    return text + printable((level.detail or "") + engine)
+
+
+def verdict_line(plan: Plan) -> str:
+    if plan.problems:
+        listed = "\n    ".join(printable(problem) for problem in plan.problems)
+        return f"[red]can't be converted:[/]\n    {listed}"
+    if plan.is_empty:
+        return "nothing to convert"
+    cudnn = sum(change.site.is_cudnn for change in plan.sites)
+    parts = []
+    if cudnn:
+        parts.append(f"{cudnn} CuDNN layers to convert")
+    scaled = sum(bool(c.changes) and not c.site.is_cudnn for c in plan.sites)
+    if scaled:
+        parts.append(f"{scaled} hard_sigmoid layers to rescale")
+    if plan.config_changes:
+        parts.append(f"{len(plan.config_changes)} config repairs (-v lists them)")
+    return f"[green]convertible:[/] {', '.join(parts)}"

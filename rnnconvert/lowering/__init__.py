@@ -1,0 +1,95 @@
+"""cuDNN RNN ops in TensorFlow graphs, rewritten into ordinary ops that run on any machine.
+
+    >>> from rnnconvert import lowering
+    >>> result = lowering.lower_graph_def(graph_def)                    # doctest: +SKIP
+    >>> [op.name for op in result.lowered]                              # doctest: +SKIP
+    ['cudnn_lstm/CudnnRNN']
+
+Importing this does not import TensorFlow; the first use of a function does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
+
+if TYPE_CHECKING:
+    from rnnconvert.lowering.compare import SignatureResult
+    from rnnconvert.lowering.files import (
+        LoweredFiles,
+        checkpoint_files,
+        lower_frozen_graph,
+        lower_meta_graph_file,
+        lower_saved_model_dir,
+        read_graph_def,
+        read_meta_graph,
+        read_saved_model,
+    )
+    from rnnconvert.lowering.meta import (
+        find_ops_in_meta_graph,
+        lower_meta_graph,
+        lower_saved_model_proto,
+    )
+    from rnnconvert.lowering.rewrite import lower_graph_def
+    from rnnconvert.lowering.search import find_ops
+    from rnnconvert.lowering.signature_inputs import Choices
+    from rnnconvert.lowering.verify import verify_frozen_graph, verify_saved_model
+    from rnnconvert.lowering.verify_ops import verify_meta_graph
+
+_PLACES = {
+    "Choices": "signature_inputs",
+    "LoweredFiles": "files",
+    "SignatureResult": "compare",
+    "checkpoint_files": "files",
+    "find_ops": "search",
+    "find_ops_in_meta_graph": "meta",
+    "lower_frozen_graph": "files",
+    "lower_graph_def": "rewrite",
+    "lower_meta_graph": "meta",
+    "lower_meta_graph_file": "files",
+    "lower_saved_model_dir": "files",
+    "lower_saved_model_proto": "meta",
+    "read_graph_def": "files",
+    "read_meta_graph": "files",
+    "read_saved_model": "files",
+    "verify_frozen_graph": "verify",
+    "verify_meta_graph": "verify_ops",
+    "verify_saved_model": "verify",
+}
+
+__all__ = [
+    "Choices",
+    "CudnnOp",
+    "LoweredFiles",
+    "LoweredGraph",
+    "Options",
+    "SignatureResult",
+    "checkpoint_files",
+    "find_ops",
+    "find_ops_in_meta_graph",
+    "lower_frozen_graph",
+    "lower_graph_def",
+    "lower_meta_graph",
+    "lower_meta_graph_file",
+    "lower_saved_model_dir",
+    "lower_saved_model_proto",
+    "read_graph_def",
+    "read_meta_graph",
+    "read_saved_model",
+    "verify_frozen_graph",
+    "verify_meta_graph",
+    "verify_saved_model",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,316 @@
+"""SavedModel directories, frozen graphs and MetaGraph files: read, lowered, written elsewhere.
+
+Targets are temporary ones of the caller, who publishes them; sources are only read.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from rnnconvert.errors import NotConvertibleError, OutputError, UnreadableInputError
+from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel, tf
+from rnnconvert.lowering.meta import lower_meta_graph, lower_saved_model_proto
+from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
+from rnnconvert.lowering.rewrite import lower_graph_def
+
+SAVED_MODEL = "saved_model.pb"
+FINGERPRINT = "fingerprint.pb"
+KERAS_METADATA = "keras_metadata.pb"
+_VARIABLES = "variables/variables"
+_VARIABLE_OPS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+_PROTO_LIMIT = 2**31 - 1  # bytes; protobuf has no larger messages
+_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
+
+
+@dataclass(frozen=True)
+class LoweredFiles:
+    """What was lowered in a model's files.
+
+    Attributes:
+        graphs: one for each graph; a SavedModel may have several.
+        warnings: of all graphs, and of the files.
+    """
+
+    graphs: tuple[LoweredGraph, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def lowered(self) -> tuple[CudnnOp, ...]:
+        return tuple(op for graph in self.graphs for op in graph.lowered)
+
+    @property
+    def left(self) -> tuple[CudnnOp, ...]:
+        return tuple(op for graph in self.graphs for op in graph.left)
+
+
+def lower_saved_model_dir(
+    source: Path, target: Path, *, options: Options | None = None
+) -> LoweredFiles:
+    """Lower a SavedModel into an existing empty directory.
+
+    Variables, assets and whatever else lies there are copied as they are. The fingerprint is made
+    anew. Keras' own description of the model is left out if it names CuDNN layers: Keras 2 would
+    build the model from it, cuDNN ops and all.
+
+    Raises:
+        UnreadableInputError: no SavedModel, or its variables are missing or incomplete.
+        NotConvertibleError: as `rewrite.lower_graph_def`.
+        OutputError: the target can't be written.
+    """
+    saved_model = read_saved_model(source)
+    graphs = lower_saved_model_proto(saved_model, options=options)
+    warnings = [warning for graph in graphs for warning in graph.warnings]
+    left_out = set()
+    if any(graph.changed for graph in graphs):
+        left_out = {SAVED_MODEL, FINGERPRINT}
+    if any(graph.lowered for graph in graphs):
+        left_out |= _keras_descriptions(source, saved_model, warnings)
+    for file in _files_of(source):
+        name = file.relative_to(source).as_posix()
+        if name not in left_out:
+            _copy(file, target / name)
+    if SAVED_MODEL in left_out:
+        _write(target / SAVED_MODEL, saved_model)
+        if (source / FINGERPRINT).exists():
+            _renew_fingerprint(target)
+    return LoweredFiles(graphs, tuple(warnings))
+
+
+def _keras_descriptions(source: Path, saved_model: Any, warnings: list[str]) -> set[str]:
+    """Files to leave out, and a warning, where Keras 2 would build CuDNN layers from a description.
+
+    Until TensorFlow 2.4 that stands in the object graph, where TensorFlow needs the rest of it.
+    """
+    found = set()
+    if (source / KERAS_METADATA).is_file() and b"CuDNN" in _read(source / KERAS_METADATA):
+        found.add(KERAS_METADATA)
+    if found or any(
+        "CuDNN" in node.user_object.metadata
+        for graph in saved_model.meta_graphs
+        for node in graph.object_graph_def.nodes
+    ):
+        left_out = f" ({KERAS_METADATA} is left out)" if found else ""
+        warnings.append(
+            f"Keras' description of this model names CuDNN layers{left_out}: load it with "
+            "tf.saved_model.load, not with Keras 2"
+        )
+    return found
+
+
+def lower_frozen_graph(
+    source: Path, target: Path, *, options: Options | None = None
+) -> LoweredFiles:
+    """Lower a frozen GraphDef (.pb) into another file.
+
+    Raises:
+        UnreadableInputError: the source is no graph.
+        NotConvertibleError: as `rewrite.lower_graph_def`.
+        OutputError: the target can't be written.
+    """
+    graph_def = read_graph_def(source)
+    result = lower_graph_def(graph_def, options=options)
+    _write(target, graph_def)
+    return LoweredFiles((result,), result.warnings)
+
+
+def lower_meta_graph_file(
+    source: Path, target: Path, *, options: Options | None = None
+) -> LoweredFiles:
+    """Lower a MetaGraph (NAME.meta) into another; the checkpoint NAME is copied along with it.
+
+    The lowered graph restores the checkpoint as it is, and writes one of the same kind.
+
+    Args:
+        source: NAME.meta; the checkpoint's files, if there are any, lie beside it.
+        target: OTHER.meta; the checkpoint becomes OTHER.
+
+    Raises:
+        UnreadableInputError: no MetaGraph, or its checkpoint is incomplete.
+        NotConvertibleError: as `rewrite.lower_graph_def`.
+        OutputError: the target can't be written.
+    """
+    meta_graph = read_meta_graph(source)
+    prefix, new_prefix = source.with_suffix(""), target.with_suffix("")
+    files = checkpoint_files(prefix)
+    result = lower_meta_graph(meta_graph, options=options)
+    for file in files:
+        _copy(file, new_prefix.with_name(new_prefix.name + file.name[len(prefix.name) :]))
+    _write(target, meta_graph)
+    return LoweredFiles((result,), result.warnings)
+
+
+def read_saved_model(source: Path) -> Any:
+    """The SavedModel proto of a directory.
+
+    Raises:
+        UnreadableInputError: none there, damaged, or its variables are missing or incomplete.
+        NotConvertibleError: a split one (.cpb) or a text one (.pbtxt).
+    """
+    path = source / SAVED_MODEL
+    for name, kind in (("saved_model.cpb", "split"), ("saved_model.pbtxt", "text")):
+        if not path.exists() and (source / name).exists():
+            raise NotConvertibleError(f"a {kind} SavedModel ({name}), which can't be read yet")
+    saved_model = _parse(path, SavedModel, "SavedModel")
+    graphs = saved_model.meta_graphs
+    if not graphs or not all(_is_graph(meta_graph.graph_def) for meta_graph in graphs):
+        raise UnreadableInputError(f"{SAVED_MODEL} is no SavedModel: it holds no graph")
+    if any(node.op in _VARIABLE_OPS for graph in graphs for node in graph.graph_def.node):
+        prefix = source / _VARIABLES
+        if not checkpoint_files(prefix):
+            raise UnreadableInputError(
+                f"the model's variables are missing: expected {_VARIABLES}.index; copy the whole "
+                "directory, not the .pb alone"
+            )
+    return saved_model
+
+
+def read_graph_def(source: Path) -> Any:
+    """The GraphDef of a .pb file.
+
+    Raises:
+        UnreadableInputError: missing, damaged, or something else.
+    """
+    graph_def = _parse(source, GraphDef, "graph")
+    if not _is_graph(graph_def) or not graph_def.node:
+        raise UnreadableInputError("a .pb that is no graph: it holds no nodes")
+    return graph_def
+
+
+def read_meta_graph(source: Path) -> Any:
+    """The MetaGraphDef of a .meta file.
+
+    Raises:
+        UnreadableInputError: missing, damaged, or something else.
+    """
+    meta_graph = _parse(source, MetaGraphDef, "MetaGraph")
+    if not _is_graph(meta_graph.graph_def) or not meta_graph.graph_def.node:
+        raise UnreadableInputError("no MetaGraph: it holds no nodes")
+    return meta_graph
+
+
+def checkpoint_files(prefix: Path) -> list[Path]:
+    """The files of a checkpoint, V1 or V2; none if there is no checkpoint.
+
+    Raises:
+        UnreadableInputError: a shard is missing or too short, or the index is damaged.
+    """
+    found = [prefix] if prefix.is_file() else []
+    index = prefix.with_name(prefix.name + ".index")
+    shards = [
+        path for path in sorted(prefix.parent.glob("*")) if path.name.startswith(prefix.name)
+        and _SHARD.fullmatch(path.name[len(prefix.name) :])
+    ]  # fmt: skip
+    if not index.exists():
+        if shards:
+            raise UnreadableInputError(f"{index.name} is missing beside its data files")
+        return found
+    present = {path.name[-len("00000-of-00000") :] for path in shards}
+    counts = {int(name[-5:]) for name in present}
+    if len(counts) != 1 or len(present) != max(counts):
+        wanted = f"{prefix.name}.data-?????-of-?????"
+        raise UnreadableInputError(
+            f"a data file is missing beside {index.name}: expected {wanted}, found {len(shards)}"
+        )
+    _check_sizes(prefix, sum(path.stat().st_size for path in shards))
+    return [*found, index, *shards]
+
+
+def _check_sizes(prefix: Path, available: int) -> None:
+    """Raise unless the index can be read and the data files can hold what it lists."""
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+    except (tf.errors.OpError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UnreadableInputError(f"{prefix.name}.index can't be read: {reason}") from error
+    needed = sum(
+        math.prod(shape) * types[name].size
+        for name, shape in shapes.items()
+        if types[name].size and types[name] != tf.string
+    )
+    if needed > available:
+        raise UnreadableInputError(
+            f"{prefix.name}: the data files hold {available} bytes, but the index lists {needed}: "
+            "truncated?"
+        )
+
+
+def _parse(path: Path, kind: Any, name: str) -> Any:
+    content = _read(path)
+    message = kind()
+    try:
+        message.ParseFromString(content)
+    except (DecodeError, RuntimeError) as error:
+        if content.startswith(b"version https://git-lfs"):
+            raise UnreadableInputError("a git-lfs pointer; run 'git lfs pull'") from error
+        raise UnreadableInputError(f"{path.name} is no {name}, or it is damaged") from error
+    return message
+
+
+def _is_graph(graph_def: Any) -> bool:
+    """Whether its nodes look like nodes: other bytes may happen to parse."""
+    return all(node.name and node.op for node in graph_def.node) and all(
+        function.signature.name for function in graph_def.library.function
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.is_file() and path.stat().st_size > _PROTO_LIMIT:
+            raise UnreadableInputError(f"{path.name} is larger than 2 GiB: no protobuf message is")
+        if path.exists() and not path.is_file():
+            raise UnreadableInputError(f"{path.name} is not a regular file")
+        content = path.read_bytes()
+    except OSError as error:
+        raise UnreadableInputError(f"{path.name} can't be read: {error.strerror}") from error
+    if not content:
+        raise UnreadableInputError(f"{path.name} is empty")
+    return content
+
+
+def _files_of(source: Path) -> Iterator[Path]:
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            yield path
+        elif not path.is_dir():
+            raise UnreadableInputError(f"{path.relative_to(source)} is not a regular file")
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise _output_error(target, error) from error
+
+
+def _write(target: Path, message: Any) -> None:
+    try:
+        target.write_bytes(message.SerializeToString(deterministic=True))
+    except OSError as error:
+        raise _output_error(target, error) from error
+
+
+def _output_error(target: Path, error: OSError) -> OutputError:
+    return OutputError(f"can't be written: {error.strerror}", path=str(target))
+
+
+def _renew_fingerprint(target: Path) -> None:
+    """A fingerprint of the new files, where this TensorFlow can make one."""
+    try:
+        from tensorflow.python.saved_model.pywrap_saved_model import (
+            fingerprinting,
+        )
+
+        content = fingerprinting.CreateFingerprintDef(str(target))
+    except (ImportError, AttributeError, RuntimeError):
+        return
+    (target / FINGERPRINT).write_bytes(content)

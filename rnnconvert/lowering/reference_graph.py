@@ -1,0 +1,150 @@
+"""A graph whose cuDNN ops are computed by `reference.py`: to be run beside the lowered one.
+
+Each op becomes a PyFunc of the same name, which calls Python in this process. Such a graph can be
+run here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.lowering import ops, reference
+from rnnconvert.lowering.framework import attribute, data_inputs, tf
+
+Compute = Callable[..., Sequence[Any]]
+
+
+class ReferenceGraphs:
+    """Makes reference graphs; they can be run as long as this object lives."""
+
+    def __init__(self) -> None:
+        self._graphs: list[Any] = []
+
+    def replace_ops(self, graph_def: Any) -> int:
+        """Replace every cuDNN op of a GraphDef and its functions, in place; how many there were."""
+        count = 0
+        bodies = [(graph_def.node, None)]
+        bodies += [(function.node_def, function.ret) for function in graph_def.library.function]
+        for nodes, results in bodies:
+            found = [node for node in nodes if node.op in ops.ALL]
+            count += len(found)
+            renamed: dict[str, str] = {}
+            for node in found:
+                outputs = _outputs(node)
+                renamed.update(
+                    (f"{node.name}:{name}", f"{node.name}:output:{number}")
+                    for number, name in enumerate(outputs)
+                )
+                self._become_function(node, len(outputs))
+            if results is not None and found:
+                _rename(nodes, results, renamed)
+        return count
+
+    def _become_function(self, node: Any, outputs: int) -> None:
+        compute = _compute(node)
+        types = _output_types(node, outputs)
+        graph = tf.Graph()
+        with graph.as_default():
+            inputs = [tf.compat.v1.placeholder(kind) for kind in _input_types(node)]
+            tf.numpy_function(compute, inputs, types)
+        made = next(op.node_def for op in graph.get_operations() if op.type == "PyFunc")
+        self._graphs.append(graph)  # holds the Python function that the node names
+        node.op, node.device = "PyFunc", ""
+        for name in list(node.attr):
+            del node.attr[name]
+        for name in made.attr:
+            node.attr[name].CopyFrom(made.attr[name])
+
+
+def _outputs(node: Any) -> list[str]:
+    """Names of all outputs as functions write them: name:position."""
+    names = ops.output_names(node.op)
+    if names is not None:
+        return [f"{name}:0" for name in names]
+    return [
+        f"{name}:{position}"
+        for name, count in zip(("weights", "biases"), _canonical_counts(node), strict=True)
+        for position in range(count)
+    ]
+
+
+def _canonical_counts(node: Any) -> tuple[int, int]:
+    if node.op.endswith("V2"):
+        return attribute(node, "num_params_weights"), attribute(node, "num_params_biases")
+    return attribute(node, "num_params"), attribute(node, "num_params")
+
+
+def _input_types(node: Any) -> list[Any]:
+    own = tf.as_dtype(attribute(node, "T"))
+    count = len(data_inputs(node))
+    if node.op in ops.FORWARD | ops.BACKWARD:
+        types = [own] * count
+        if node.op.endswith("V3"):
+            types[4] = tf.int32
+        if node.op in ("CudnnRNNBackpropV2", "CudnnRNNBackpropV3"):
+            types[-1] = tf.int8
+        return types
+    return [tf.int32] * 3 + [own] * (count - 3)
+
+
+def _output_types(node: Any, count: int) -> list[Any]:
+    own = tf.as_dtype(attribute(node, "T"))
+    if node.op in ops.PARAMS_SIZE:
+        return [tf.as_dtype(attribute(node, "S"))]
+    return [own] * 4 + [tf.int8] if count == 5 and node.op in ops.FORWARD else [own] * count
+
+
+def _rename(nodes: Any, results: Any, renamed: dict[str, str]) -> None:
+    for node in nodes:
+        for number, name in enumerate(node.input):
+            node.input[number] = renamed.get(name, name)
+    for key, name in list(results.items()):
+        results[key] = renamed.get(name, name)
+
+
+def settings_of(node: Any) -> reference.Settings:
+    """What the reference needs to know of a node."""
+    time_major = attribute(node, "time_major")
+    return reference.Settings(
+        str(attribute(node, "rnn_mode")),
+        str(attribute(node, "direction")),
+        str(attribute(node, "input_mode")),
+        int(attribute(node, "num_proj") or 0),
+        True if time_major is None else bool(time_major),
+    )
+
+
+def _compute(node: Any) -> Compute:
+    """The Python function that computes a node."""
+    settings, op = settings_of(node), node.op
+    own = tf.as_dtype(attribute(node, "T")).as_numpy_dtype
+    if op in ops.FORWARD:
+
+        def forward(x: Any, h: Any, c: Any, params: Any, lengths: Any = None) -> list[Any]:
+            results = reference.forward(settings, x, h, c, params, lengths)
+            reserved = [np.zeros((), own)] + [np.zeros((), np.int8)] * (op != "CudnnRNN")
+            return [*(result.astype(own) for result in results), *reserved]
+
+        return forward
+    if op in ops.TO_CANONICAL:
+        counts = _canonical_counts(node)
+        return lambda layers, units, width, params: reference.to_canonical(
+            settings, params, int(layers), int(width), int(units), counts
+        )
+    if op in ops.FROM_CANONICAL:
+        return lambda layers, units, width, *parts: [
+            np.concatenate([np.ravel(part) for part in parts])
+        ]
+    if op in ops.PARAMS_SIZE:
+        size_type = tf.as_dtype(attribute(node, "S")).as_numpy_dtype
+        return lambda layers, units, width: [
+            np.array([reference.size(settings, int(layers), int(width), int(units))], size_type)
+        ]
+
+    def backward(*inputs: Any) -> list[Any]:
+        raise NotImplementedError(f"{node.name}: gradients have no reference")
+
+    return backward

@@ -1,0 +1,161 @@
+"""Running a model in memory or on disk, by signature, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.lowering.framework import attribute, tf
+from rnnconvert.lowering.signature_inputs import InputSpec
+
+_SKIPPED_SIGNATURES = ("__saved_model_init_op", "__saved_model_train_op")
+_NO_RESULTS = frozenset(
+    "NoOp Assert Const Placeholder PlaceholderWithDefault SaveV2 Save RestoreV2 Restore "
+    "ShardedFilename MergeV2Checkpoints Assign AssignVariableOp VarHandleOp VariableV2 "
+    "IsVariableInitialized VarIsInitializedOp Print PrintV2".split()
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a model takes and gives under one name.
+
+    Attributes:
+        inputs: by the signature's names.
+        outputs: tensors by the signature's names.
+        problem: why it can't be run, if so.
+    """
+
+    inputs: Mapping[str, InputSpec]
+    outputs: Mapping[str, str]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A model that is ready to run: name of a signature and inputs to outputs."""
+
+    signatures: Mapping[str, Signature]
+    run: Callable[[str, Mapping[str, Any]], dict[str, Any]]
+
+
+@contextmanager
+def saved_model_runner(directory: Path, meta_graph: Any) -> Iterator[Runner]:
+    """A SavedModel from disk: through tf.saved_model.load, or TensorFlow 1's loader.
+
+    Args:
+        directory: of the SavedModel.
+        meta_graph: one of it (or of its original), for the tags and signatures.
+    """
+    signatures = {
+        name: _signature(definition)
+        for name, definition in meta_graph.signature_def.items()
+        if name not in _SKIPPED_SIGNATURES
+    }
+    tags = list(meta_graph.meta_info_def.tags)
+    if meta_graph.object_graph_def.nodes:
+        with tf.device("/CPU:0"):
+            model = tf.saved_model.load(str(directory), tags=tags)
+        functions = model.signatures
+        yield Runner(signatures, lambda name, given: _call(functions[name], given))
+    else:
+        with new_session(tf.Graph()) as session:
+            tf.compat.v1.saved_model.load(session, tags, str(directory))
+            yield _session_runner(session, signatures)
+
+
+@contextmanager
+def frozen_runner(graph_def: Any) -> Iterator[Runner]:
+    """A frozen graph: from its placeholders to all that nothing else in it consumes."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    inputs = {
+        node.name: InputSpec(f"{node.name}:0", *_placeholder(node))
+        for node in graph_def.node
+        if node.op == "Placeholder"
+    }
+    consumed = {
+        reference.lstrip("^").split(":")[0] for node in graph_def.node for reference in node.input
+    }
+    outputs = {
+        f"{node.name}:{index}": f"{node.name}:{index}"
+        for node in graph_def.node
+        if node.name not in consumed and node.op not in _NO_RESULTS
+        for index in range(len(graph.get_operation_by_name(node.name).outputs))
+    }
+    problem = None if outputs else "the graph has no results"
+    with new_session(graph) as session:
+        yield _session_runner(session, {"graph": Signature(inputs, outputs, problem)})
+
+
+def new_session(graph: Any, *, optimize: bool = True) -> Any:
+    """A TensorFlow 1 session on the CPU.
+
+    Args:
+        graph: to run.
+        optimize: rewrite the graph before running it, as usual. TensorFlow then makes control
+            dependencies of data, so that feeding a tensor inside the graph no longer cuts it off
+            from what it is computed from.
+    """
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
+    config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
+    return tf.compat.v1.Session(graph=graph, config=config)
+
+
+def _session_runner(session: Any, signatures: Mapping[str, Signature]) -> Runner:
+    def run(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        signature = signatures[name]
+        feeds = {signature.inputs[key].tensor: value for key, value in given.items()}
+        found: dict[str, Any] = session.run(dict(signature.outputs), feeds)
+        return found
+
+    return Runner(signatures, run)
+
+
+def _call(function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    with tf.device("/CPU:0"):
+        types = function.structured_input_signature[1]
+        results = function(**{
+            name: tf.constant(value, types[name].dtype) for name, value in given.items()
+        })  # fmt: skip
+    return {name: value.numpy() for name, value in results.items()}
+
+
+def _signature(definition: Any) -> Signature:
+    infos = [*definition.inputs.values(), *definition.outputs.values()]
+    if any(info.WhichOneof("encoding") != "name" for info in infos):
+        return Signature({}, {}, "sparse or composite tensors")
+    inputs = {
+        name: InputSpec(info.name, _dtype(info.dtype), _sizes(info.tensor_shape))
+        for name, info in definition.inputs.items()
+    }
+    if definition.method_name in _EXAMPLE_METHODS and any(
+        spec.dtype == "string" for spec in inputs.values()
+    ):
+        return Signature({}, {}, "it takes serialized tf.Examples")
+    return Signature(inputs, {name: info.name for name, info in definition.outputs.items()})
+
+
+_EXAMPLE_METHODS = ("tensorflow/serving/classify", "tensorflow/serving/regress")
+
+
+def _placeholder(node: Any) -> tuple[str, tuple[int | None, ...] | None]:
+    shape = attribute(node, "shape")
+    return _dtype(attribute(node, "dtype")), None if shape is None else _sizes(shape)
+
+
+def _dtype(kind: Any) -> str:
+    dtype = tf.as_dtype(kind)
+    return "string" if dtype == tf.string else np.dtype(dtype.as_numpy_dtype).name
+
+
+def _sizes(shape: Any) -> tuple[int | None, ...] | None:
+    if shape.unknown_rank:
+        return None
+    return tuple(dim.size if dim.size >= 0 else None for dim in shape.dim)

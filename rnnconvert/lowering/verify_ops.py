@@ -1,0 +1,123 @@
+"""A lowered MetaGraph, op by op: what a training graph without signatures can be checked by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rnnconvert.lowering import ops, reference
+from rnnconvert.lowering.compare import SignatureResult, compare_outputs, first_line
+from rnnconvert.lowering.files import checkpoint_files, read_meta_graph
+from rnnconvert.lowering.framework import data_inputs, tf
+from rnnconvert.lowering.meta import find_ops_in_meta_graph
+from rnnconvert.lowering.ops import CudnnOp
+from rnnconvert.lowering.reference_graph import settings_of
+from rnnconvert.lowering.runners import new_session
+from rnnconvert.lowering.signature_inputs import Choices, shapes_of
+
+_FREE_INPUT_SIZE = 5
+
+
+def verify_meta_graph(
+    original: Path, lowered: Path, *, choices: Choices | None = None
+) -> list[SignatureResult]:
+    """Import a lowered MetaGraph, restore its checkpoint, and feed each forward op's inputs.
+
+    The op's outputs are compared with what the reference makes of the same inputs and of the
+    parameters that were restored (random ones where there is no checkpoint).
+
+    Args:
+        original, lowered: the two .meta files, with their checkpoints beside them.
+        choices: of the inputs.
+
+    Returns:
+        One result for each forward op of the main graph, under its name.
+    """
+    choices = choices or Choices()
+    source = read_meta_graph(original)
+    nodes = {node.name: node for node in source.graph_def.node}
+    prefix = lowered.with_suffix("")
+    graph = tf.Graph()
+    with graph.as_default(), new_session(graph, optimize=False) as session:
+        saver = tf.compat.v1.train.import_meta_graph(read_meta_graph(lowered), clear_devices=True)
+        restored = saver is not None and bool(checkpoint_files(prefix))
+        if restored:
+            saver.restore(session, str(prefix))
+        return [
+            _verify_op(session, nodes[op.name], op, restored, choices)
+            for op in find_ops_in_meta_graph(source)
+            if op.op in ops.FORWARD and not op.function
+        ]
+
+
+def _verify_op(
+    session: Any, node: Any, op: CudnnOp, restored: bool, choices: Choices
+) -> SignatureResult:
+    try:
+        feeds = _feeds(session, node, op, restored, choices)
+        lstm = op.mode == "lstm"
+        found = session.run([f"{node.name}:{index}" for index in range(3 if lstm else 2)], feeds)
+    except (tf.errors.OpError, ValueError, TypeError) as error:
+        return SignatureResult(op.name, "skipped", f"it can't be fed: {first_line(error)}")
+    names = [_tensor(reference_) for reference_ in data_inputs(node)]
+    given = [feeds.get(name, np.zeros((), np.float32)) for name in names]
+    wanted = reference.forward(settings_of(node), *given)
+    outputs = ops.output_names(op.op) or ()
+    result = compare_outputs(
+        op.name,
+        dict(zip(outputs, found, strict=False)),
+        dict(zip(outputs[: len(found)], wanted, strict=False)),
+        op.dtype,
+    )
+    shapes = shapes_of({name.split(":")[0]: value for name, value in feeds.items()})
+    return replace(result, inputs=shapes, seed=choices.seed)
+
+
+def _feeds(
+    session: Any, node: Any, op: CudnnOp, restored: bool, choices: Choices
+) -> dict[str, Any]:
+    """Values for the op's input tensors; the parameters are those that were restored."""
+    if op.num_layers is None or op.units is None:
+        raise ValueError(op.problem)
+    generator = np.random.default_rng(choices.seed)
+    steps, batch = choices.timesteps, choices.batch
+    pairs = op.num_layers * (2 if op.direction == "bidirectional" else 1)
+    lead = (pairs, batch) if op.time_major else (batch, pairs)
+    outer = (steps, batch) if op.time_major else (batch, steps)
+    sizes: dict[int, tuple[int, ...]] = {
+        0: (*outer, op.input_size or _FREE_INPUT_SIZE),
+        1: (*lead, op.num_proj or op.units),
+    }
+    if op.mode == "lstm":
+        sizes[2] = (*lead, op.units)
+    names = [_tensor(each) for each in data_inputs(node)]
+    kind = tf.as_dtype(op.dtype).as_numpy_dtype
+    feeds: dict[str, Any] = {}
+    for index, shape in sizes.items():
+        shape = _as_known(session.graph.get_tensor_by_name(names[index]), shape)
+        feeds.setdefault(names[index], (0.7 * generator.standard_normal(shape)).astype(kind))
+    if op.op == "CudnnRNNV3":
+        feeds[names[4]] = generator.integers(1, steps + 1, batch).astype(np.int32)
+    if restored:
+        feeds[names[3]] = session.run(names[3])
+    else:
+        width = feeds[names[0]].shape[2]
+        count = reference.size(settings_of(node), op.num_layers, width, op.units)
+        feeds[names[3]] = (0.3 * generator.standard_normal(count)).astype(kind)
+    return feeds
+
+
+def _tensor(reference_: str) -> str:
+    return reference_ if ":" in reference_ else f"{reference_}:0"
+
+
+def _as_known(tensor: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, but with the sizes that the graph fixes."""
+    if tensor.shape.rank is None:
+        return shape
+    return tuple(
+        size if fixed is None else fixed for fixed, size in zip(tensor.shape, shape, strict=True)
+    )
