@@ -49,9 +49,10 @@ def main(names: list[str]) -> None:
             source, target = Path(folder) / "model.h5", Path(folder) / "out.h5"
             child("make", name, source)
             child("convert", source, target)
-            level = best(lambda: child("level", source, target), "beyond")  # noqa: B023
-            user = best(lambda: child("predict", target), "total")  # noqa: B023
-            print(row(name, level, user), flush=True)
+            runs = [(child("level", source, target), child("predict", target)) for _ in range(RUNS)]
+        level = min((run[0] for run in runs), key=lambda result: result["beyond"])
+        user = min((run[1] for run in runs), key=lambda result: result["total"])
+        print(row(name, level, user), flush=True)
     print(f"\nload average at the end {os.getloadavg()[0]:.1f}")
 
 
@@ -70,10 +71,6 @@ def row(name: str, level: dict[str, Any], user: dict[str, Any]) -> str:
         f"{user['peak']} MB",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def best(measure: Callable[[], dict[str, Any]], key: str) -> dict[str, Any]:
-    return min((measure() for _ in range(RUNS)), key=lambda result: result[key])
 
 
 def child(*words: object) -> dict[str, Any]:

@@ -36,14 +36,20 @@ from rnnconvert.errors import (
 )
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.layouts import RnnWeights
-from rnnconvert.pipeline import SUFFIX, Options
+from rnnconvert.pipeline import Options
 from rnnconvert.plan import OptimizerPlan, Plan
 from rnnconvert.publish import check_output, publish, temporary_file, write_errors
 from rnnconvert.report import FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
-from rnnconvert.tf1.rewrite import Rewritten, rewrite, target_places, unpack_place
-from rnnconvert.tf1.stack import Stack
+from rnnconvert.tf1.rewrite import (
+    Rewritten,
+    rewrite,
+    rewrite_inverse,
+    target_places,
+    unpack_place,
+)
+from rnnconvert.tf1.stack import Stack, StackOptions
 from rnnconvert.verification.devices import require_gpu
 from rnnconvert.verification.inputs import Array
 from rnnconvert.verification.keras_engine import engine_name
@@ -74,19 +80,15 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
 
 
 def _run(source: Path, output: Path | None, options: Options) -> Report:
-    if options.is_inverse:
-        raise NotConvertibleError(
-            "a TensorFlow checkpoint; keras-to-cudnn converts Keras .h5 files, and `rnnconvert "
-            "opaque pack` makes a buffer of canonical arrays"
-        )
     if options.in_place:
         raise UsageError("--in-place is for single files, not for checkpoints")
     checkpoint = open_checkpoint(source)
     found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
     to = _target_container(output, options)
     layout = "tf1" if to == "checkpoint" and options.names == "tf1" else "keras"
+    layout = "cudnn-opaque" if options.is_inverse else layout
     report = Report(
-        "cudnn-to-keras",
+        options.command,
         describe(source, checkpoint, options.hashes),
         layers=stack_layers(found, layout),
         warnings=warnings_of(found),
@@ -94,12 +96,14 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
     )
     skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
     found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
+    if options.is_inverse:
+        found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
         error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
         error.report = replace(report, problems=tuple(problems), verdict="not-convertible")
         raise error
-    needs_work = any(stack.is_cudnn for stack in found.stacks)
+    needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
         return replace(report, verdict="nothing-to-convert")
     if options.check:
@@ -115,6 +119,17 @@ def _skips_input(scope: str) -> str:
     )
 
 
+def _other_functions(stacks: Sequence[Stack]) -> list[str]:
+    """Stacks that cuDNN has no mode for."""
+    found = []
+    for stack in stacks:
+        try:
+            layouts.find("cudnn", stack.cell)
+        except NotConvertibleError as error:
+            found.append(f"{stack.scope}: {error}")
+    return found
+
+
 def _no_stack(checkpoint: Checkpoint) -> str:
     names = ", ".join(list(checkpoint.variables)[:4])
     return (
@@ -128,6 +143,8 @@ def _target_container(output: Path | None, options: Options) -> str:
     if to is None and output is not None:
         to = _EXTENSIONS.get(output.suffix)
     to = to or "checkpoint"
+    if options.is_inverse and to != "checkpoint":
+        raise UsageError(f"--to {to}: keras-to-cudnn makes a checkpoint of a checkpoint")
     if to not in CONTAINERS:
         raise UsageError(f"--to {to}: a checkpoint becomes one of {', '.join(CONTAINERS)}")
     return to
@@ -151,7 +168,7 @@ class _Job:
         several = self.to in ("h5", "keras") and len(self.stacks) > 1
         extension = "" if several or self.to == "checkpoint" else f".{self.to}"
         prefix = self.checkpoint.path.prefix
-        name = f"{prefix.name}{SUFFIX}{extension}"
+        name = f"{prefix.name}{self.options.suffix}{extension}"
         if output is None:
             return prefix.with_name(name)
         if output.is_dir() and not several:
@@ -231,7 +248,10 @@ class _Job:
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[list[list[RnnWeights]], Rewritten]:
         keep = self.options.optimizer == "convert"
-        rewritten = rewrite(self.stacks, self.checkpoint, self.options.names, keep_slots=keep)
+        if self.options.is_inverse:
+            rewritten = rewrite_inverse(self.stacks, self.checkpoint)
+        else:
+            rewritten = rewrite(self.stacks, self.checkpoint, self.options.names, keep_slots=keep)
         tensors: dict[str, Any] = {
             name: self.checkpoint.source(name)
             for name in self.checkpoint.variables
@@ -246,10 +266,24 @@ class _Job:
             index_path(prefix).symlink_to(index.absolute())
             data_path(prefix).symlink_to(data.absolute())
             again = open_checkpoint(prefix)
+            if self.options.is_inverse:
+                return self._find_again(again), rewritten
             written = [
                 self._read_back(stack, self.options.names, again.read) for stack in self.stacks
             ]
         return written, rewritten
+
+    def _find_again(self, written: Checkpoint) -> list[list[RnnWeights]]:
+        """The stacks of a checkpoint with buffers, found like any; each buffer is compared with
+        the canonical tensors beside it when it is loaded.
+        """
+        found = {s.scope: s for s in find_stacks(written.variables, StackOptions()).stacks}
+        lost = [stack.scope for stack in self.stacks if stack.scope not in found]
+        if lost:
+            raise DifferenceError(
+                f"{lost[0]} is not found in what was written, a bug of rnnconvert"
+            )
+        return [list(load_weights(found[stack.scope], written)) for stack in self.stacks]
 
     def _read_back(
         self, stack: Stack, names: str, read: Callable[[str], Array]

@@ -124,12 +124,7 @@ def run(
     weights = split_params(shape, params, tf.shape(x)[2])
     h = tf.unstack(h, shape.pairs)
     c = tf.unstack(c, shape.pairs) if shape.mode == "lstm" else h
-    output, last_h, last_c = _layers(shape, weights, x, h, c, lengths, unroll)
-    results = (
-        output,
-        tf.stack(last_h),
-        tf.stack(last_c) if shape.mode == "lstm" else tf.zeros([], output.dtype),
-    )
+    results = _layers(shape, weights, x, h, c, lengths, unroll)
     if not time_major:
         results = _to_batch_major(shape, *results)
     output, last_h, last_c = (tf.cast(tensor, dtype) for tensor in results)
@@ -160,8 +155,8 @@ def _layers(
     c: list[Any],
     lengths: Any | None,
     unroll: int | None,
-) -> tuple[Any, list[Any], list[Any]]:
-    """All layers on a time-major input: output, and the last h and c of every pair."""
+) -> tuple[Any, Any, Any]:
+    """All layers on a time-major input: output, and the last h and c of all pairs."""
     sequences = Sequences.of(lengths, tf.shape(x)[0])
     last_h, last_c = [], []
     x = sequences.masked(x)
@@ -176,7 +171,7 @@ def _layers(
             last_h.append(next_h)
             last_c.append(next_c)
         x = sequences.masked(tf.concat(outputs, axis=-1) if len(outputs) > 1 else outputs[0])
-    return x, last_h, last_c
+    return x, tf.stack(last_h), tf.stack(last_c) if shape.mode == "lstm" else tf.zeros([], x.dtype)
 
 
 def _one_direction(

@@ -47,21 +47,17 @@ def forward(
     params: Array,
     lengths: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The op's output, output_h and output_c in float64, from concrete inputs in its own layout.
-
-    Raises:
-        ValueError: the shapes do not belong together.
-    """
+    """The op's output, output_h and output_c in float64; ValueError if the shapes do not fit."""
     lstm = settings.rnn_mode == "lstm"
     x, h, c, params = (np.asarray(array, np.float64) for array in (x, h, c, params))
     if not settings.time_major:
         x = np.swapaxes(x, 0, 1)
     steps, batch, width = x.shape
-    states = h.shape[0 if settings.time_major else 1]
     shape_h, shape_c = h.shape, c.shape
-    for state in (h, c) if lstm else (h,):
-        if state.shape[:2] != ((states, batch) if settings.time_major else (batch, states)):
-            raise ValueError(f"states of shape {state.shape} with a batch of {batch}")
+    states = h.shape[0 if settings.time_major else 1]
+    wanted = (states, batch) if settings.time_major else (batch, states)
+    if h.shape[:2] != wanted or (lstm and c.shape[:2] != wanted):
+        raise ValueError(f"states of shape {h.shape} and {c.shape} with a batch of {batch}")
     if lengths is not None and (np.shape(lengths) != (batch,) or np.max(lengths) > steps):
         raise ValueError(f"lengths {lengths} with a batch of {batch} and {steps} steps")
     directions = 2 if settings.direction == "bidirectional" else 1
@@ -71,8 +67,8 @@ def forward(
     h = h.reshape(states, batch, -1).copy()
     c = c.reshape(states, batch, -1).copy() if lstm else np.zeros_like(h)
     ends = np.full(batch, steps) if lengths is None else np.asarray(lengths)
-    for layer in range(states // directions):
-        numbers = range(layer * directions, (layer + 1) * directions)
+    for first in range(0, states, directions):
+        numbers = range(first, first + directions)
         x = np.concatenate(
             [
                 _one_direction(settings, cells[n], x, h[n], c[n], ends, n % directions)

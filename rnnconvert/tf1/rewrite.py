@@ -14,7 +14,7 @@ import numpy as np
 
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint
-from rnnconvert.layouts import RnnWeights, tf1_cells
+from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.weights import Array
 from rnnconvert.tf1.load import load_slot, load_weights
@@ -79,6 +79,37 @@ def rewrite(
             ]
         else:
             _add_slots(result, stack, checkpoint)
+    return result
+
+
+def rewrite_inverse(stacks: Sequence[Stack], checkpoint: Checkpoint) -> Rewritten:
+    """Buffers for all stacks that have none, and the canonical tensors that TF1 saves beside one.
+
+    The name is that of TF1's layers, SCOPE/opaque_kernel. Biases that were one are halved.
+    """
+    result = Rewritten()
+    for stack in stacks:
+        if stack.is_cudnn:
+            continue
+        places = tuple(
+            _place(stack, layer, direction, "tf1")
+            for layer in range(stack.num_layers)
+            for direction in stack.directions
+        )
+        weights = load_weights(stack, checkpoint)
+        result.places[stack.scope] = places
+        result.replaced |= set(stack.variables)
+        layers = []
+        for place, own in zip(places, weights, strict=True):
+            assert own.bias is not None  # TF1's cells always have one
+            for inner, array in pack_place(place, own).items():
+                result.tensors[place.tensors[inner]] = array
+            layers.append(
+                PseudoLayer(
+                    own.cell, place.layer, place.direction, own.kernel, own.recurrent, own.bias
+                )
+            )
+        result.tensors[f"{stack.scope}/opaque_kernel"] = opaque.pack(stack.shape, layers)
     return result
 
 

@@ -12,7 +12,7 @@ from helpers import snapshot
 from models import SHARED
 
 import rnnconvert
-from rnnconvert import DifferenceError, NotConvertibleError, OutputError, UsageError
+from rnnconvert import DifferenceError, OutputError, UsageError
 from rnnconvert.checkpoint_inspection import inspect
 from rnnconvert.containers.checkpoint import open_checkpoint
 from rnnconvert.containers.safe_npz import open_arrays
@@ -330,8 +330,59 @@ def test_a_wrong_conversion_is_caught_and_nothing_is_left(tmp_path, monkeypatch,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keras_to_cudnn_says_what_to_do_instead(tmp_path):
-    with pytest.raises(NotConvertibleError, match="opaque pack"):
-        rnnconvert.convert(
-            FIXTURES / "tf115" / "cudnn_lstm", tmp_path / "out", command="keras-to-cudnn"
-        )
+# --- the way back ---------------------------------------------------------------------------
+
+PORTABLE = [
+    case
+    for case in GOOD
+    if any(not s.is_cudnn and s.cell != "gru_reset_before"
+           for s in inspect(case, Options()).found.stacks)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PORTABLE, ids=name_of)
+def test_cells_become_a_buffer_that_gives_the_same_outputs(case, tmp_path):
+    """The fixture's outputs are TF1's own, or torch's; the buffer is run by the reference."""
+    from rnnconvert.verification.tf1_reference import run_opaque
+
+    bias = json.loads(str(data_of(case)["meta"])).get("forget_bias")
+    report = rnnconvert.convert(case, tmp_path / "out.ckpt", command="keras-to-cudnn",
+                                verify="layers", forget_bias=bias)  # fmt: skip
+    assert report.verdict == "equivalent"
+    assert report.command == "keras-to-cudnn"
+    written = open_checkpoint(tmp_path / "out.ckpt")
+    stacks = inspect(tmp_path / "out.ckpt", Options()).found.stacks
+    assert all(stack.opaque in written.variables for stack in stacks)
+    if case in SINGLE:
+        (stack,) = stacks
+        x, y = outputs_of(data_of(case))
+        found = run_opaque(
+            stack.cell, stack.num_layers, stack.num_units, stack.input_size, stack.direction,
+            written.read(stack.opaque), x,
+        )[0]  # fmt: skip
+        if "relu" not in case.name:  # whose activation no checkpoint tells
+            assert np.abs(found - y).max() <= 1e-5
+
+
+def test_there_and_back_again_gives_the_same_buffer(tmp_path):
+    """GRU: gates halved exactly; LSTM: halves whose sum is the bias."""
+    for name in ("cudnn_gru", "cudnn_lstm_bi2"):
+        source = FIXTURES / "tf115" / name
+        rnnconvert.convert(source, tmp_path / f"{name}.p", verify="layers")
+        rnnconvert.convert(tmp_path / f"{name}.p", tmp_path / f"{name}.c", verify="layers",
+                           command="keras-to-cudnn")  # fmt: skip
+        rnnconvert.convert(tmp_path / f"{name}.c", tmp_path / f"{name}.pp", verify="layers")
+        one, other = (open_checkpoint(tmp_path / f"{name}.{end}") for end in ("p", "pp"))
+        assert set(one.variables) == set(other.variables)
+        for variable in one.variables:
+            assert one.read(variable).tobytes() == other.read(variable).tobytes()
+
+
+def test_the_way_back_refuses_what_cudnn_has_no_mode_for(cli, tmp_path):
+    result = cli("keras-to-cudnn", FIXTURES / "tf115" / "gru_block", "-o", "out.ckpt")
+    assert result.code == 4
+    assert "different functions" in result.err
+    assert list(tmp_path.iterdir()) == []
+    result = cli("keras-to-cudnn", FIXTURES / "tf115" / "cudnn_gru", "-o", "out.ckpt")
+    assert result.code == 0
+    assert "nothing to convert" in result.out
