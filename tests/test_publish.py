@@ -198,7 +198,8 @@ def test_a_write_that_really_fails(tmp_path, share):
 # --- killed ---------------------------------------------------------------------------------
 
 STALLED = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from rnnconvert.cli.main import main
 from rnnconvert.containers import keras_h5
 edits = []
