@@ -17,6 +17,8 @@ from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
 
 Array = np.ndarray[Any, Any]
+LONG = 50
+"""Time steps from which tracing a model costs less than running it step by step."""
 
 
 class CannotLoad(CannotRun):
@@ -126,6 +128,8 @@ class Runner:
         """One batch; states of stateful layers stay where they are afterwards."""
         if self._all is None:  # a subclassed model
             outputs, layers = self.model(arrays, training=False), []
+        elif self._is_worth_tracing(arrays):
+            outputs, layers = self._all.predict_on_batch(arrays)
         else:
             outputs, layers = self._all(arrays, training=False)
         outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
@@ -134,6 +138,17 @@ class Runner:
             {f"{name}": _numpy(value) for name, value in zip(names, outputs, strict=True)},
             {name: _numpy(value) for name, value in zip(self._names, layers, strict=True)},
         )
+
+    def _is_worth_tracing(self, arrays: list[Array]) -> bool:
+        """Step by step is quicker for short sequences, a compiled graph for long ones.
+
+        Elsewhere than on TensorFlow, and for the states of a stateful model, step by step it is.
+        """
+        import keras
+
+        longest = max((array.shape[1] for array in arrays if array.ndim > 1), default=0)
+        is_tensorflow = keras.backend.backend() == "tensorflow"
+        return longest > LONG and is_tensorflow and not self.is_stateful
 
 
 def _layer_outputs(model: Any) -> tuple[list[str], list[Any]]:
