@@ -29,9 +29,10 @@ def import_keras() -> Any:
     except ImportError as error:
         name = getattr(error, "name", None) or "keras"
         raise CannotRun(f"Keras 3 can't be imported, {name} is missing ({install})") from error
-    version = tuple(int(part) for part in keras.__version__.split(".")[:2] if part.isdigit())
+    found = getattr(keras, "__version__", "only a folder of that name")
+    version = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if version < OLDEST_KERAS:
-        raise CannotRun(f"Keras 3.4 or later is needed, found {keras.__version__} ({install})")
+        raise CannotRun(f"Keras 3.4 or later is needed, found {found} ({install})")
     return keras
 
 
