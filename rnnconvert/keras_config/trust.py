@@ -22,6 +22,11 @@ _MODULES = frozenset(
     keras.src.models.sequential builtins
     """.split()
 )
+# Keras 3 writes an operation of a functional model under its private module. These four hold
+# arithmetic only; what takes a function (`ops.core`) stays out.
+_OPERATION_MODULES = frozenset(
+    f"keras.src.ops.{part}" for part in ("linalg", "math", "nn", "numpy")
+)
 _FUNCTIONS = frozenset(
     """
     celu elu exponential gelu glu hard_shrink hard_sigmoid hard_silu hard_swish hard_tanh
@@ -49,10 +54,20 @@ def code_in_config(config: Config, known: Iterable[str] = ()) -> list[str]:
         place = show_path(node.path)
         if node.class_name in _LAMBDAS:
             lambdas.append(f"{place} is a Lambda layer, whose code is in the file")
-        elif node.class_name not in KERAS_LAYERS | vouched:
+        elif node.class_name not in KERAS_LAYERS | vouched and not _is_operation(node.entry):
             classes.append(f"{place} is of the custom class {node.class_name}")
     hidden = [text for text in _hidden(config, vouched) if text not in (*lambdas, *classes)]
     return [*lambdas, *classes, *hidden]
+
+
+def _is_operation(entry: dict[str, Any]) -> bool:
+    name = entry.get("class_name")
+    return (
+        entry.get("module") in _OPERATION_MODULES
+        and isinstance(name, str)
+        and name.isidentifier()
+        and name[0].isupper()
+    )
 
 
 def _hidden(value: Any, vouched: set[str]) -> Iterator[str]:
@@ -67,7 +82,12 @@ def _hidden(value: Any, vouched: set[str]) -> Iterator[str]:
             yield "the config holds a lambda function"
         if name == "function" and value.get("config") not in _FUNCTIONS | vouched:
             yield f"the config names the function {value.get('config')!r}"
-        elif isinstance(module, str) and name not in vouched and module not in _MODULES:
+        elif (
+            isinstance(module, str)
+            and name not in vouched
+            and module not in _MODULES
+            and not _is_operation(value)
+        ):
             yield f"the config names {module}.{name}"
         for item in value.values():
             yield from _hidden(item, vouched)
