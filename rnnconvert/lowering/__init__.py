@@ -16,6 +16,7 @@ from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
 
 if TYPE_CHECKING:
     from rnnconvert.lowering.compare import SignatureResult
+    from rnnconvert.lowering.constants import changed_constants
     from rnnconvert.lowering.files import (
         LoweredFiles,
         checkpoint_files,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         read_meta_graph,
         read_saved_model,
     )
+    from rnnconvert.lowering.layers_level import verify_layers
     from rnnconvert.lowering.meta import (
         find_ops_in_meta_graph,
         lower_meta_graph,
@@ -41,6 +43,7 @@ _PLACES = {
     "Choices": "signature_inputs",
     "LoweredFiles": "files",
     "SignatureResult": "compare",
+    "changed_constants": "constants",
     "checkpoint_files": "files",
     "find_ops": "search",
     "find_ops_in_meta_graph": "meta",
@@ -54,6 +57,7 @@ _PLACES = {
     "read_meta_graph": "files",
     "read_saved_model": "files",
     "verify_frozen_graph": "verify",
+    "verify_layers": "layers_level",
     "verify_meta_graph": "verify_ops",
     "verify_saved_model": "verify",
 }
@@ -65,6 +69,7 @@ __all__ = [
     "LoweredGraph",
     "Options",
     "SignatureResult",
+    "changed_constants",
     "checkpoint_files",
     "find_ops",
     "find_ops_in_meta_graph",
@@ -78,6 +83,7 @@ __all__ = [
     "read_meta_graph",
     "read_saved_model",
     "verify_frozen_graph",
+    "verify_layers",
     "verify_meta_graph",
     "verify_saved_model",
 ]

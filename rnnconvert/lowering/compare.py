@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ class SignatureResult:
     """How one signature of the lowered model compares with the reference.
 
     Attributes:
-        signature: its name; for a frozen graph "graph"; for a MetaGraph the name of an op.
+        signature: its name; for a frozen graph "graph"; for a MetaGraph the name of an op; for the
+            level `layers` the place of an op.
         status: "passed", "failed" or "skipped".
         reason: why it failed without numbers, or was skipped.
         max_abs: largest difference of all outputs.
@@ -25,6 +26,8 @@ class SignatureResult:
         worst: that output, and the place in it.
         inputs: shapes of what was fed.
         seed: of the inputs.
+        original: what computed the original's side: "reference" (its cuDNN ops by numpy, the rest
+            by TensorFlow on the CPU), or the TensorFlow device that the original itself ran on.
     """
 
     signature: str
@@ -35,10 +38,15 @@ class SignatureResult:
     worst: str | None = None
     inputs: Mapping[str, tuple[int, ...]] | None = None
     seed: int | None = None
+    original: str = "reference"
 
 
 def compare_outputs(
-    name: str, found: Mapping[str, Any], wanted: Mapping[str, Any], precision: str
+    name: str,
+    found: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    precision: str,
+    tolerance: Callable[[float], float] | None = None,
 ) -> SignatureResult:
     """Compare all outputs; the worst is that which is farthest beyond its tolerance.
 
@@ -46,6 +54,7 @@ def compare_outputs(
         name: for the result.
         found, wanted: arrays by output.
         precision: the lowest in play, a key of TOLERANCES.
+        tolerance: what was asked for instead, from the largest output.
     """
     worst = (-1.0, 0.0, "no output")
     largest = 0.0
@@ -56,7 +65,7 @@ def compare_outputs(
                 name, "failed", f"{key}: shape {a.shape}, but the original gives {b.shape}"
             )
         difference, place = _largest_difference(a, b)
-        allowed = _tolerance(b, precision)
+        allowed = _tolerance(b, precision, tolerance)
         largest = max(largest, difference)
         excess = difference / allowed if allowed else (np.inf if difference else 0.0)
         if excess > worst[0]:
@@ -69,6 +78,9 @@ def first_line(error: Exception) -> str:
     """What TensorFlow said, without the places in its sources and the graph."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     at = next((n for n, line in enumerate(lines) if line.startswith("[[")), None)
+    no_kernel = next((line for line in lines if "No OpKernel was registered" in line), None)
+    if no_kernel is not None:  # what follows is a list of all kernels
+        return no_kernel
     if at:
         return lines[at - 1]
     return lines[0] if lines else type(error).__name__
@@ -91,11 +103,15 @@ def _largest_difference(a: Any, b: Any) -> tuple[float, tuple[int, ...]]:
     return float(apart[place]), tuple(int(index) for index in place)
 
 
-def _tolerance(wanted: Any, precision: str) -> float:
+def _tolerance(wanted: Any, precision: str, asked: Callable[[float], float] | None) -> float:
     """Nothing for whole numbers, words and truth values; else by precision and size."""
     if wanted.dtype.kind in "OSUbiu":
         return 0.0
     sizes = np.abs(wanted.astype(np.complex128))
     sizes = sizes[np.isfinite(sizes)]
-    scale = max(1.0, float(sizes.max())) if sizes.size else 1.0
-    return scale * max(TOLERANCES.get(kind, 0.0) for kind in (precision, wanted.dtype.name))
+    largest = float(sizes.max(initial=0.0))
+    if asked is not None:
+        return asked(largest)
+    return max(1.0, largest) * max(
+        TOLERANCES.get(kind, 0.0) for kind in (precision, wanted.dtype.name)
+    )

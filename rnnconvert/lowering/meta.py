@@ -23,7 +23,7 @@ def find_ops_in_meta_graph(
     return find_ops(
         meta_graph.graph_def,
         roots=objects.concrete_functions,
-        captured=_captured(objects),
+        captured=captured_variables(objects),
         options=options,
     )
 
@@ -41,7 +41,7 @@ def lower_meta_graph(meta_graph: Any, *, options: Options | None = None) -> Lowe
     done = rewrite(
         meta_graph.graph_def,
         objects.concrete_functions,
-        _captured(objects),
+        captured_variables(objects),
         options or Options(),
     )
     repaired = clean_saveable_objects(meta_graph)
@@ -62,18 +62,35 @@ def lower_saved_model_proto(
     return tuple(lower_meta_graph(each, options=options) for each in saved_model.meta_graphs)
 
 
-def _captured(objects: Any) -> dict[str, list[Captured | None]]:
-    """What the last arguments of each concrete function are bound to."""
+def captured_variables(objects: Any) -> dict[str, list[Captured | None]]:
+    """What the last arguments of each concrete function of a SavedObjectGraph are bound to.
+
+    None for what is no variable: a table, an asset, a constant.
+    """
 
     def variable(number: int) -> Captured | None:
         if not 0 <= number < len(objects.nodes) or not objects.nodes[number].HasField("variable"):
             return None
         found = objects.nodes[number].variable
         sizes = tuple(dim.size if dim.size >= 0 else None for dim in found.shape.dim)
-        return Captured(found.name, sizes)
+        return Captured(found.name, sizes, number)
 
     return {
         name: [variable(number) for number in function.bound_inputs]
+        for name, function in objects.concrete_functions.items()
+    }
+
+
+def captured_constants(objects: Any) -> dict[str, list[str | None]]:
+    """As `captured_variables`, for constants: the names of their nodes in the main graph."""
+
+    def constant(number: int) -> str | None:
+        if not 0 <= number < len(objects.nodes) or not objects.nodes[number].HasField("constant"):
+            return None
+        return str(objects.nodes[number].constant.operation)
+
+    return {
+        name: [constant(number) for number in function.bound_inputs]
         for name, function in objects.concrete_functions.items()
     }
 

@@ -47,6 +47,28 @@ def origins(library: Library, scope: Scope, reference: str) -> list[Place]:
     return list(_results(library, producer))
 
 
+def turned(library: Library, scope: Scope, reference: str) -> list[Place]:
+    """What a loop's body makes of a loop's variable; none for other tensors.
+
+    `origins` has what the variable was before the loop: the same shape, not the same value.
+    """
+    producer = library.producer(scope, reference)
+    if producer is None:
+        return []
+    if producer.node is not None:
+        loops = [(producer.node, producer.index)] if producer.node.op in _LOOPS else []
+    else:
+        calls = library.callers[scope.name]
+        loops = [(call.node, producer.index) for call in calls if call.node.op in _LOOPS]
+    found = []
+    for node, index in loops:
+        name = node.attr["body"].func.name
+        outputs = library.signatures[name].output_arg if name in library.functions else ()
+        if 0 <= index < len(outputs):
+            found.append((library.scopes[name], library.functions[name].ret[outputs[index].name]))
+    return found
+
+
 def _results(library: Library, producer: Producer) -> Iterator[Place]:
     """What the functions that a node calls return as its output."""
     for name in library.called(producer.node):

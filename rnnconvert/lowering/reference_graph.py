@@ -15,6 +15,8 @@ from rnnconvert.lowering import ops, reference
 from rnnconvert.lowering.framework import attribute, data_inputs, tf
 
 Compute = Callable[..., Sequence[Any]]
+Record = Callable[[str, str, Any], None]
+"""Is told the function ("" for the main graph), the node and the parameters of an op that runs."""
 
 
 class ReferenceGraphs:
@@ -23,12 +25,17 @@ class ReferenceGraphs:
     def __init__(self) -> None:
         self._graphs: list[Any] = []
 
-    def replace_ops(self, graph_def: Any) -> int:
-        """Replace every cuDNN op of a GraphDef and its functions, in place; how many there were."""
+    def replace_ops(self, graph_def: Any, record: Record | None = None) -> int:
+        """Replace every cuDNN op of a GraphDef and its functions, in place; how many there were.
+
+        Args:
+            graph_def: is changed.
+            record: is called whenever a forward op runs.
+        """
         count = 0
-        bodies = [(graph_def.node, None)]
-        bodies += [(function.node_def, function.ret) for function in graph_def.library.function]
-        for nodes, results in bodies:
+        bodies = [("", graph_def.node, None)]
+        bodies += [(f.signature.name, f.node_def, f.ret) for f in graph_def.library.function]
+        for function, nodes, results in bodies:
             found = [node for node in nodes if node.op in ops.ALL]
             count += len(found)
             renamed: dict[str, str] = {}
@@ -38,13 +45,12 @@ class ReferenceGraphs:
                     (f"{node.name}:{name}", f"{node.name}:output:{number}")
                     for number, name in enumerate(outputs)
                 )
-                self._become_function(node, len(outputs))
+                self._become_function(node, len(outputs), _compute(node, function, record))
             if results is not None and found:
                 _rename(nodes, results, renamed)
         return count
 
-    def _become_function(self, node: Any, outputs: int) -> None:
-        compute = _compute(node)
+    def _become_function(self, node: Any, outputs: int, compute: Compute) -> None:
         types = _output_types(node, outputs)
         graph = tf.Graph()
         with graph.as_default():
@@ -117,13 +123,15 @@ def settings_of(node: Any) -> reference.Settings:
     )
 
 
-def _compute(node: Any) -> Compute:
-    """The Python function that computes a node."""
-    settings, op = settings_of(node), node.op
+def _compute(node: Any, function: str, record: Record | None) -> Compute:
+    """The Python function that computes a node, which stands in the library function so named."""
+    settings, op, name = settings_of(node), node.op, node.name
     own = tf.as_dtype(attribute(node, "T")).as_numpy_dtype
     if op in ops.FORWARD:
 
         def forward(x: Any, h: Any, c: Any, params: Any, lengths: Any = None) -> list[Any]:
+            if record is not None:
+                record(function, name, params)
             results = reference.forward(settings, x, h, c, params, lengths)
             reserved = [np.zeros((), own)] + [np.zeros((), np.int8)] * (op != "CudnnRNN")
             return [*(result.astype(own) for result in results), *reserved]
@@ -145,6 +153,6 @@ def _compute(node: Any) -> Compute:
         ]
 
     def backward(*inputs: Any) -> list[Any]:
-        raise NotImplementedError(f"{node.name}: gradients have no reference")
+        raise NotImplementedError(f"{name}: gradients have no reference")
 
     return backward

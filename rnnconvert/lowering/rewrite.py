@@ -68,7 +68,7 @@ def rewrite(
     inliner, bodies = Inliner(library), dict[Recipe, Any]()
     done = Rewritten(LoweredGraph(tuple(each.op for each in plan), left, _warnings(plan, options)))
     for each in plan:
-        recipe = _recipe(each, options)
+        recipe = recipe_of(each, options)
         if recipe not in bodies:
             bodies[recipe] = trace(recipe)
         new = inliner.replace(each.scope, each.node, bodies[recipe])
@@ -115,7 +115,8 @@ def _stated_counts(node: Any) -> tuple[int, int]:
     return first, second
 
 
-def _recipe(found: Found, options: Options) -> Recipe:
+def recipe_of(found: Found, options: Options) -> Recipe:
+    """All that the ordinary ops depend on which take an op's place; its sizes must be known."""
     assert found.shape is not None
     node, op = found.node, found.op
     return Recipe(

@@ -1,8 +1,8 @@
-"""Running a model in memory or on disk, by signature, on the CPU."""
+"""Running a model in memory or on disk, by signature, on a device of TensorFlow's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from rnnconvert.lowering.compare import first_line
 from rnnconvert.lowering.framework import attribute, tf
-from rnnconvert.lowering.signature_inputs import InputSpec
+from rnnconvert.lowering.signature_inputs import Choices, InputSpec, make_inputs
+
+CPU = "/CPU:0"
+FAILURES = (tf.errors.OpError, ValueError, KeyError, TypeError, OSError)
+"""What TensorFlow raises for a graph that it can't load or run."""
 
 _SKIPPED_SIGNATURES = ("__saved_model_init_op", "__saved_model_train_op")
 _NO_RESULTS = frozenset(
@@ -45,12 +50,13 @@ class Runner:
 
 
 @contextmanager
-def saved_model_runner(directory: Path, meta_graph: Any) -> Iterator[Runner]:
+def saved_model_runner(directory: Path, meta_graph: Any, device: str) -> Iterator[Runner]:
     """A SavedModel from disk: through tf.saved_model.load, or TensorFlow 1's loader.
 
     Args:
         directory: of the SavedModel.
         meta_graph: one of it (or of its original), for the tags and signatures.
+        device: TensorFlow's name of it, e.g. "/CPU:0".
     """
     signatures = {
         name: _signature(definition)
@@ -59,21 +65,22 @@ def saved_model_runner(directory: Path, meta_graph: Any) -> Iterator[Runner]:
     }
     tags = list(meta_graph.meta_info_def.tags)
     if meta_graph.object_graph_def.nodes:
-        with tf.device("/CPU:0"):
+        with tf.device(device):
             model = tf.saved_model.load(str(directory), tags=tags)
         functions = model.signatures
-        yield Runner(signatures, lambda name, given: _call(functions[name], given))
+        yield Runner(signatures, lambda name, given: _call(functions[name], given, device))
     else:
-        with new_session(tf.Graph()) as session:
-            tf.compat.v1.saved_model.load(session, tags, str(directory))
+        with new_session(tf.Graph(), device) as session:
+            with tf.device(device):
+                tf.compat.v1.saved_model.load(session, tags, str(directory))
             yield _session_runner(session, signatures)
 
 
 @contextmanager
-def frozen_runner(graph_def: Any) -> Iterator[Runner]:
+def frozen_runner(graph_def: Any, device: str) -> Iterator[Runner]:
     """A frozen graph: from its placeholders to all that nothing else in it consumes."""
     graph = tf.Graph()
-    with graph.as_default():
+    with graph.as_default(), tf.device(device):
         tf.graph_util.import_graph_def(graph_def, name="")
     inputs = {
         node.name: InputSpec(f"{node.name}:0", *_placeholder(node))
@@ -90,20 +97,25 @@ def frozen_runner(graph_def: Any) -> Iterator[Runner]:
         for index in range(len(graph.get_operation_by_name(node.name).outputs))
     }
     problem = None if outputs else "the graph has no results"
-    with new_session(graph) as session:
+    with new_session(graph, device) as session:
         yield _session_runner(session, {"graph": Signature(inputs, outputs, problem)})
 
 
-def new_session(graph: Any, *, optimize: bool = True) -> Any:
-    """A TensorFlow 1 session on the CPU.
+def new_session(graph: Any, device: str, *, optimize: bool = True) -> Any:
+    """A TensorFlow 1 session.
 
     Args:
         graph: to run.
+        device: "/CPU:0" for a session that sees no GPU; with any other it sees all there are. What
+            a node names goes before, where its op has a kernel there.
         optimize: rewrite the graph before running it, as usual. TensorFlow then makes control
             dependencies of data, so that feeding a tensor inside the graph no longer cuts it off
             from what it is computed from.
     """
-    config = tf.compat.v1.ConfigProto(allow_soft_placement=True, device_count={"GPU": 0})
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    if device == CPU:
+        config.device_count["GPU"] = 0
+    config.gpu_options.allow_growth = True  # not the whole memory of the GPU
     config.graph_options.rewrite_options.disable_meta_optimizer = not optimize
     return tf.compat.v1.Session(graph=graph, config=config)
 
@@ -118,13 +130,31 @@ def _session_runner(session: Any, signatures: Mapping[str, Signature]) -> Runner
     return Runner(signatures, run)
 
 
-def _call(function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    with tf.device("/CPU:0"):
-        types = function.structured_input_signature[1]
-        results = function(**{
-            name: tf.constant(value, types[name].dtype) for name, value in given.items()
-        })  # fmt: skip
+def _call(function: Any, given: Mapping[str, Any], device: str) -> dict[str, Any]:
+    types = function.structured_input_signature[1]
+    with tf.device(CPU):  # words have no other place
+        inputs = {name: tf.constant(value, types[name].dtype) for name, value in given.items()}
+    with tf.device(device):
+        results = function(**inputs)
     return {name: value.numpy() for name, value in results.items()}
+
+
+def first_that_runs(
+    runners: Sequence[Runner], name: str, choices: Choices
+) -> tuple[dict[str, Any], dict[str, Any] | None, str]:
+    """The first inputs that models of one signature take, with the outputs of the first model.
+
+    Returns:
+        Inputs, outputs and ""; or nothing, None, and what was said of the first inputs.
+    """
+    first_error = ""
+    for inputs in make_inputs(runners[0].signatures[name].inputs, choices):
+        try:
+            outputs = [runner.run(name, inputs) for runner in runners]
+            return inputs, outputs[0], ""
+        except FAILURES as error:
+            first_error = first_error or first_line(error)
+    return {}, None, first_error
 
 
 def _signature(definition: Any) -> Signature:

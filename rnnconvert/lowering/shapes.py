@@ -16,7 +16,7 @@ from rnnconvert.lowering.inference import infer, proto_shape, recorded_shape
 from rnnconvert.lowering.origins import origins
 from rnnconvert.lowering.scopes import Library, Scope
 
-_VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
+VARIABLES = frozenset({"VarHandleOp", "VariableV2", "Variable"})
 _TYPES = frozenset(
     kind.as_datatype_enum for kind in vars(tf.dtypes).values() if isinstance(kind, tf.DType)
 )
@@ -44,10 +44,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Captured:
-    """A variable that is handed to a concrete function as one of its last arguments."""
+    """A variable that is handed to a concrete function as one of its last arguments.
+
+    Attributes:
+        name: of the variable.
+        shape: None for each size that is not known.
+        number: of its node in the SavedModel's object graph; -1 where there is none.
+    """
 
     name: str
     shape: tuple[int | None, ...]
+    number: int = -1
 
 
 class Shapes:
@@ -128,7 +135,7 @@ class Shapes:
             return None
         node = producer.node
         if node is None:
-            captured = self._capture(scope, producer.index)
+            captured = self.capture(scope, producer.index)
             return Source("variable", (captured.name,), captured.shape) if captured else None
         if node.op == "Const":
             value = attribute(node, "value")
@@ -136,7 +143,7 @@ class Shapes:
                 return None
             names = (node.name,) if tf.as_dtype(value.dtype).is_floating else ()
             return Source("constant", names, proto_shape(value.tensor_shape))
-        if node.op in _VARIABLES:
+        if node.op in VARIABLES:
             name = attribute(node, "shared_name") or node.name
             return Source("variable", (name,), proto_shape(attribute(node, "shape")))
         return None
@@ -145,7 +152,8 @@ class Shapes:
         source = self._local_source(scope, reference)
         return source.shape if source else None
 
-    def _capture(self, scope: Scope, index: int) -> Captured | None:
+    def capture(self, scope: Scope, index: int) -> Captured | None:
+        """The variable that an argument of a concrete function is bound to, if so."""
         bound = self._captured.get(scope.name, ())
         index -= len(scope.arguments) - len(bound)
         return bound[index] if 0 <= index < len(bound) else None

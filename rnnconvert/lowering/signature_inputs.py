@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +36,18 @@ class Choices:
         seed: of all random numbers.
         batch, timesteps: for the free sizes of the first and second axis.
         strings: values for string inputs.
+        unrolled: the lowered model takes no other number of time steps than `timesteps`, and the
+            signature does not tell which axis they are on.
+        tolerance: from the largest output to the largest difference that is allowed; None derives
+            it from the precision.
     """
 
     seed: int = 0
     batch: int = 3
     timesteps: int = 7
     strings: tuple[str, ...] = ("a", "b")
+    unrolled: bool = False
+    tolerance: Callable[[float], float] | None = None
 
 
 def make_inputs(specs: Mapping[str, InputSpec], choices: Choices) -> list[dict[str, Any]]:

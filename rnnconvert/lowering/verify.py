@@ -1,22 +1,21 @@
-"""A lowered model run beside the original, whose cuDNN ops numpy computes in float64.
+"""A lowered model run beside the original, signature by signature, on the same random inputs.
 
-Everything runs on the CPU. The original can't: so its graph is copied, each cuDNN op in it replaced
-by `reference.py`, and this copy is run on the same random inputs as the lowered model.
+The lowered model runs on the CPU. There the original can't: so its graph is copied, each cuDNN op
+in the copy replaced by `reference.py`, and the copy is run. Where TensorFlow has a GPU, the
+original itself can be run on it instead.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rnnconvert.errors import UsageError
 from rnnconvert.lowering import ops
 from rnnconvert.lowering.compare import (
     TOLERANCES,
@@ -24,97 +23,146 @@ from rnnconvert.lowering.compare import (
     compare_outputs,
     first_line,
 )
-from rnnconvert.lowering.files import SAVED_MODEL, read_graph_def, read_saved_model
+from rnnconvert.lowering.files import read_graph_def, read_saved_model
 from rnnconvert.lowering.framework import attribute, tf
-from rnnconvert.lowering.meta import clean_saveable_objects
-from rnnconvert.lowering.reference_graph import ReferenceGraphs
-from rnnconvert.lowering.runners import Runner, frozen_runner, saved_model_runner
-from rnnconvert.lowering.signature_inputs import (
-    Choices,
-    make_inputs,
-    shapes_of,
-    words_of_assets,
+from rnnconvert.lowering.originals import (
+    loadable_saved_model,
+    reference_frozen,
+    reference_saved_model,
 )
+from rnnconvert.lowering.runners import (
+    CPU,
+    FAILURES,
+    Runner,
+    first_that_runs,
+    frozen_runner,
+    saved_model_runner,
+)
+from rnnconvert.lowering.signature_inputs import Choices, shapes_of, words_of_assets
+from rnnconvert.verification.devices import tf32_off
+
+REFERENCE = "reference"
+GPU = "gpu"
 
 
 def verify_saved_model(
-    original: Path, lowered: Path, *, choices: Choices | None = None
+    original: Path,
+    lowered: Path,
+    *,
+    choices: Choices | None = None,
+    original_on: str = REFERENCE,
 ) -> list[SignatureResult]:
-    """Run every signature of a lowered SavedModel beside the original's reference.
+    """Run every signature of a lowered SavedModel beside the original.
 
     Args:
         original, lowered: directories.
         choices: of the inputs; its strings are taken from the assets where there are any.
+        original_on: "reference": a copy whose cuDNN ops numpy computes, on the CPU. "gpu": the
+            original itself, on TensorFlow's first GPU, without TF32. Or that on any other device,
+            by TensorFlow's name, e.g. "/GPU:1".
 
     Returns:
         One result for each signature of each MetaGraph; none where there is no signature.
+
+    Raises:
+        UsageError: TensorFlow has no such device.
     """
-    choices = choices or Choices()
-    words = words_of_assets(original)
-    if words:
-        choices = Choices(choices.seed, choices.batch, choices.timesteps, words)
+    choices = with_words_of_assets(choices or Choices(), original)
+    device = _device(original_on)
     saved_model = read_saved_model(original)
     precision = _lowest_precision(graph.graph_def for graph in saved_model.meta_graphs)
-    references = ReferenceGraphs()
-    for meta_graph in saved_model.meta_graphs:
-        references.replace_ops(meta_graph.graph_def)
-        clean_saveable_objects(meta_graph)
+    make = loadable_saved_model if device else reference_saved_model
     results: list[SignatureResult] = []
-    with tempfile.TemporaryDirectory(prefix=".rnnconvert-") as folder:
-        for path in original.iterdir():
-            if path.is_dir():
-                _link(path, Path(folder) / path.name)
-        (Path(folder) / SAVED_MODEL).write_bytes(saved_model.SerializeToString())
+    with make(original, saved_model) as folder:
         for meta_graph in saved_model.meta_graphs:
-            results += _compare_all(
-                saved_model_runner(Path(folder), meta_graph),
-                saved_model_runner(lowered, meta_graph),
-                sorted(meta_graph.signature_def),
-                choices,
-                precision,
-            )
-    return results
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.symlink(source.resolve(), target, target_is_directory=True)
-    except OSError:  # where links need a privilege
-        shutil.copytree(source, target)
+            with _without_tf32(saved_model_runner(folder, meta_graph, device or CPU)) as expected:
+                results += _compare_all(
+                    expected,
+                    saved_model_runner(lowered, meta_graph, CPU),
+                    sorted(meta_graph.signature_def),
+                    choices,
+                    precision,
+                )
+    return [replace(result, original=device or REFERENCE) for result in results]
 
 
 def verify_frozen_graph(
-    original: Path, lowered: Path, *, choices: Choices | None = None
+    original: Path,
+    lowered: Path,
+    *,
+    choices: Choices | None = None,
+    original_on: str = REFERENCE,
 ) -> list[SignatureResult]:
-    """Run a lowered frozen graph beside the original's reference, from placeholders to results."""
+    """Run a lowered frozen graph beside the original, from placeholders to results.
+
+    Args and errors are those of `verify_saved_model`, with files for directories.
+    """
+    device = _device(original_on)
     graph_def = read_graph_def(original)
     precision = _lowest_precision([graph_def])
-    references = ReferenceGraphs()
-    references.replace_ops(graph_def)
-    lowered_def = read_graph_def(lowered)
-    return _compare_all(
-        frozen_runner(graph_def), frozen_runner(lowered_def), ["graph"],
-        choices or Choices(), precision,
-    )  # fmt: skip
+    runner = frozen_runner(graph_def, device) if device else reference_frozen(graph_def)
+    with _without_tf32(runner) as expected:
+        results = _compare_all(
+            expected, frozen_runner(read_graph_def(lowered), CPU), ["graph"],
+            choices or Choices(), precision,
+        )  # fmt: skip
+    return [replace(result, original=device or REFERENCE) for result in results]
+
+
+def with_words_of_assets(choices: Choices, original: Path) -> Choices:
+    """The choices, with strings that a SavedModel's tables know."""
+    words = words_of_assets(original)
+    return replace(choices, strings=words) if words else choices
+
+
+def _device(original_on: str) -> str | None:
+    """TensorFlow's name of the device that the original is to run on; None for the reference."""
+    if original_on == REFERENCE:
+        return None
+    device = "/GPU:0" if original_on == GPU else original_on
+    names = [each.name for each in tf.config.list_logical_devices()]  # /device:GPU:0
+    if device.upper().removeprefix("/DEVICE:").lstrip("/") not in (
+        name.removeprefix("/device:") for name in names
+    ):
+        raise UsageError(f"TensorFlow has no device {device}; it has {', '.join(names)}")
+    return device
+
+
+@contextmanager
+def _without_tf32(runner: AbstractContextManager[Runner]) -> Iterator[Runner | str]:
+    """A model that runs without TF32; or, if it does not load, what TensorFlow said."""
+    with ExitStack() as stack:
+        stack.enter_context(tf32_off("tensorflow"))
+        loaded: Runner | str
+        try:
+            loaded = stack.enter_context(runner)
+        except FAILURES as error:
+            loaded = first_line(error)
+        yield loaded
 
 
 def _compare_all(
-    original: AbstractContextManager[Runner],
+    expected: Runner | str,
     lowered: AbstractContextManager[Runner],
     names: list[str],
     choices: Choices,
     precision: str,
 ) -> list[SignatureResult]:
-    """Compare all signatures of two models that are yet to be loaded; `names` if one can't be."""
+    """Compare all signatures of the original and the lowered model, which is yet to be loaded.
+
+    Args:
+        expected: the original; or why it does not load.
+        lowered: the lowered model.
+        names: of the signatures, for results where one of them does not load.
+        choices, precision: of the inputs, and of the cuDNN ops.
+    """
+    if isinstance(expected, str):
+        reason = f"the original does not load: {expected}"
+        return [SignatureResult(name, "skipped", reason) for name in names]
     with ExitStack() as stack:
         try:
-            expected = stack.enter_context(original)
-        except _FAILURES as error:
-            reason = f"the original does not load: {first_line(error)}"
-            return [SignatureResult(name, "skipped", reason) for name in names]
-        try:
             found = stack.enter_context(lowered)
-        except _FAILURES as error:
+        except FAILURES as error:
             reason = f"the lowered model does not load: {first_line(error)}"
             return [SignatureResult(name, "failed", reason) for name in names]
         return [
@@ -123,19 +171,16 @@ def _compare_all(
         ]
 
 
-_FAILURES = (tf.errors.OpError, ValueError, KeyError, TypeError, OSError)
-"""What TensorFlow raises for a graph that it can't load or run."""
-
-
 def _compare(
     name: str, expected: Runner, found: Runner, choices: Choices, precision: str
 ) -> SignatureResult:
     signature = expected.signatures[name]
     if signature.problem:
         return SignatureResult(name, "skipped", signature.problem)
-    inputs, wanted, error = _first_that_runs(
-        lambda given: expected.run(name, given), make_inputs(signature.inputs, choices)
-    )
+    runners = [expected, found] if choices.unrolled else [expected]
+    inputs, wanted, error = first_that_runs(runners, name, choices)
+    if wanted is None:
+        inputs, wanted, error = first_that_runs([expected], name, choices)
     if wanted is None:
         return SignatureResult(
             name, "skipped", f"the original does not run on random inputs: {error}"
@@ -143,27 +188,14 @@ def _compare(
     shapes = shapes_of(inputs)
     try:
         got = found.run(name, inputs)
-    except _FAILURES as failure:
+    except FAILURES as failure:
         reason = f"the lowered model does not run: {first_line(failure)}"
         return SignatureResult(name, "failed", reason, inputs=shapes, seed=choices.seed)
-    result = compare_outputs(name, got, wanted, precision)
+    result = compare_outputs(name, got, wanted, precision, choices.tolerance)
     if result.status == "failed" and _moves(found, name, inputs, got):
         reason = "running it twice gives two results: random ops, or a state that is kept"
         return SignatureResult(name, "skipped", reason, inputs=shapes, seed=choices.seed)
     return replace(result, inputs=shapes, seed=choices.seed)
-
-
-def _first_that_runs(
-    run: Callable[[dict[str, Any]], dict[str, Any]], candidates: Sequence[dict[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any] | None, str]:
-    """The first inputs that a model takes, with its outputs; else what it said of the first."""
-    first_error = ""
-    for inputs in candidates:
-        try:
-            return inputs, run(inputs), ""
-        except _FAILURES as error:
-            first_error = first_error or first_line(error)
-    return {}, None, first_error
 
 
 def _moves(runner: Runner, name: str, inputs: dict[str, Any], first: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from rnnconvert.lowering.framework import data_inputs, tf
 from rnnconvert.lowering.meta import find_ops_in_meta_graph
 from rnnconvert.lowering.ops import CudnnOp
 from rnnconvert.lowering.reference_graph import settings_of
-from rnnconvert.lowering.runners import new_session
+from rnnconvert.lowering.runners import CPU, new_session
 from rnnconvert.lowering.signature_inputs import Choices, shapes_of
 
 _FREE_INPUT_SIZE = 5
@@ -41,7 +41,7 @@ def verify_meta_graph(
     nodes = {node.name: node for node in source.graph_def.node}
     prefix = lowered.with_suffix("")
     graph = tf.Graph()
-    with graph.as_default(), new_session(graph, optimize=False) as session:
+    with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
         saver = tf.compat.v1.train.import_meta_graph(read_meta_graph(lowered), clear_devices=True)
         restored = saver is not None and bool(checkpoint_files(prefix))
         if restored:
@@ -71,6 +71,7 @@ def _verify_op(
         dict(zip(outputs, found, strict=False)),
         dict(zip(outputs[: len(found)], wanted, strict=False)),
         op.dtype,
+        choices.tolerance,
     )
     shapes = shapes_of({name.split(":")[0]: value for name, value in feeds.items()})
     return replace(result, inputs=shapes, seed=choices.seed)

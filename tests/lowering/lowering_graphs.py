@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -78,6 +79,35 @@ def _swapped(state: tf.Tensor) -> list[int]:
 
 def _memory_as(state: tf.Tensor, shape: list[int]) -> tf.Tensor:
     return tf.reshape(state, shape)
+
+
+def frozen(oracle: Oracle, path: Path, version: int = 3, **attributes) -> Path:
+    """A graph file with the op on constant parameters; outputs y, hn, cn."""
+    with tf.Graph().as_default() as graph:
+        x, h, c, _, lengths = placeholders(oracle, tf.float64 if oracle.double else tf.float32)
+        params = tf.constant(oracle.values["params"])
+        result = forward_op(oracle, version, x, h, c, params, lengths, **attributes)
+        for name, output in zip(("y", "hn", "cn"), result[:3], strict=True):
+            tf.identity(output, name=name)
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    return path
+
+
+def checkpointed(oracle: Oracle, folder: Path, version: int) -> Path:
+    """A MetaGraph and a checkpoint of the buffer; returns the .meta file."""
+    with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
+        x, h, c, _, _ = placeholders(oracle, tf.float32)
+        params = tf1.get_variable("buffer", initializer=oracle.values["params"])
+        result = forward_op(oracle, 1, x, h, c, params)
+        tf.identity(result.output, name="y")
+        saver = tf1.train.Saver(write_version=version)
+        session.graph.get_operation_by_name("buffer/Assign")
+        config = tf1.ConfigProto()
+        config.graph_options.place_pruned_graph = True
+        with tf1.Session(graph=graph, config=config) as pruned:
+            pruned.run("buffer/Assign")
+            saver.save(pruned, str(folder / "model.ckpt"))
+    return folder / "model.ckpt.meta"
 
 
 def run_graph(graph_def, fetches, feeds):  # type: ignore[no-untyped-def]

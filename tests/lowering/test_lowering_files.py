@@ -13,7 +13,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 from helpers import snapshot
-from lowering_graphs import forward_op, placeholders, run_graph, tf1, worst
+from lowering_graphs import checkpointed, forward_op, placeholders, run_graph, tf1, worst
 from lowering_torch import Oracle
 
 from rnnconvert import lowering
@@ -39,23 +39,6 @@ def frozen(oracle: Oracle, path: Path) -> Path:
         tf.identity(result.output_h, name="hn")
     path.write_bytes(graph.as_graph_def().SerializeToString())
     return path
-
-
-def checkpointed(oracle: Oracle, folder: Path, version: int) -> Path:
-    """A MetaGraph and a checkpoint of the buffer; returns the .meta file."""
-    with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
-        x, h, c, _, _ = placeholders(oracle, tf.float32)
-        params = tf1.get_variable("buffer", initializer=oracle.values["params"])
-        result = forward_op(oracle, 1, x, h, c, params)
-        tf.identity(result.output, name="y")
-        saver = tf1.train.Saver(write_version=version)
-        session.graph.get_operation_by_name("buffer/Assign")
-        config = tf1.ConfigProto()
-        config.graph_options.place_pruned_graph = True
-        with tf1.Session(graph=graph, config=config) as pruned:
-            pruned.run("buffer/Assign")
-            saver.save(pruned, str(folder / "model.ckpt"))
-    return folder / "model.ckpt.meta"
 
 
 def saved(oracle: Oracle, path: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,13 @@ pytest.importorskip("tensorflow")
 
 import numpy as np
 import tensorflow as tf
-from lowering_graphs import cudnn_nodes, forward_op, placeholders, tf1
+from lowering_graphs import cudnn_nodes, forward_op, frozen, tf1
+from lowering_mutants import MUTANTS
 from lowering_torch import UNITS, Oracle
 from models import SHARED
 
 from rnnconvert import lowering
-from rnnconvert.lowering import cells, forward, layout, reference
-from rnnconvert.lowering.layout import RnnShape
+from rnnconvert.lowering import layout, reference
 from rnnconvert.lowering.reference_graph import ReferenceGraphs
 
 pytestmark = pytest.mark.slow
@@ -105,17 +104,6 @@ def test_the_references_size_and_canonical_form():
 # ---- frozen graphs through verification
 
 
-def frozen(oracle: Oracle, path: Path, version: int = 3, **attributes) -> Path:
-    with tf.Graph().as_default() as graph:
-        x, h, c, _, lengths = placeholders(oracle, tf.float32)
-        params = tf.constant(oracle.values["params"])
-        result = forward_op(oracle, version, x, h, c, params, lengths, **attributes)
-        for name, output in zip(("y", "hn", "cn"), result[:3], strict=True):
-            tf.identity(output, name=name)
-    path.write_bytes(graph.as_graph_def().SerializeToString())
-    return path
-
-
 def verified(oracle: Oracle, folder: Path, **attributes) -> lowering.SignatureResult:
     source = frozen(oracle, folder / "model.pb", **attributes)
     lowering.lower_frozen_graph(source, folder / "lowered.pb")
@@ -130,117 +118,6 @@ def test_a_right_lowering_passes(mode, tmp_path):
     assert 0.0 < result.max_abs < result.tolerance
     assert result.inputs["x"] == (5, 5, 5)
     assert result.worst
-
-
-def _regions(order: Callable[[list, RnnShape], list]):  # type: ignore[no-untyped-def, type-arg]
-    whole = RnnShape.regions
-    return RnnShape, "regions", lambda self: order(whole(self), self)
-
-
-def _by_pair(regions: list, shape: RnnShape) -> list:  # type: ignore[type-arg]
-    """torch's own order: matrices and biases of a layer together."""
-    return sorted(regions, key=lambda region: region.pair)
-
-
-def _biases_first(regions: list, shape: RnnShape) -> list:  # type: ignore[type-arg]
-    return sorted(regions, key=lambda region: len(region.shape))
-
-
-def _recurrent_first(regions: list, shape: RnnShape) -> list:  # type: ignore[type-arg]
-    return [*regions[1:2], *regions[:1], *regions[2:]]
-
-
-def _recurrent_bias_first(regions: list, shape: RnnShape) -> list:  # type: ignore[type-arg]
-    biases = regions[-2 * shape.pairs :]
-    swapped = [biases[n ^ 1] for n in range(len(biases))]
-    return [*regions[: -2 * shape.pairs], *swapped]
-
-
-def _directions_outside(regions: list, shape: RnnShape) -> list:  # type: ignore[type-arg]
-    return sorted(
-        regions,
-        key=lambda region: (len(region.shape) == 1, region.pair % 2, region.pair),
-    )
-
-
-def _one_bias_for_both(weights: cells.Weights) -> cells.Weights:
-    return cells.Weights(
-        weights.kernel, weights.recurrent, weights.projection,
-        weights.input_bias + weights.recurrent_bias, 0.0 * weights.recurrent_bias,
-    )  # fmt: skip
-
-
-def _split(change: Callable[[cells.Weights], cells.Weights]):  # type: ignore[no-untyped-def]
-    whole = forward.split_params
-    return forward, "split_params", lambda *args: [change(each) for each in whole(*args)]
-
-
-def _gates(order: list[int]) -> Callable[[cells.Weights], cells.Weights]:
-    def change(weights: cells.Weights) -> cells.Weights:
-        def move(tensor):  # type: ignore[no-untyped-def]
-            parts = tf.split(tensor, len(order))
-            return tf.concat([parts[gate] for gate in order], 0)
-
-        return cells.Weights(
-            move(weights.kernel), move(weights.recurrent), None,
-            move(weights.input_bias), move(weights.recurrent_bias),
-        )  # fmt: skip
-
-    return change
-
-
-def _matrix_as_it_lies(weights: cells.Weights) -> cells.Weights:
-    """Each gate's numbers read as (inputs, units): what a Keras kernel would be."""
-    kernel = weights.kernel
-    width = kernel.shape[1]
-    gates = tf.reshape(kernel, [-1, width, UNITS])
-    kernel = tf.reshape(tf.transpose(gates, [0, 2, 1]), [-1, width])
-    return cells.Weights(
-        kernel, weights.recurrent, None, weights.input_bias, weights.recurrent_bias
-    )
-
-
-def _reset_before(recurrent, bias, units):  # type: ignore[no-untyped-def]
-    def step(gates, h, c):  # type: ignore[no-untyped-def]
-        r, z = tf.split(
-            tf.sigmoid(gates[:, : 2 * units] + h @ recurrent[:, : 2 * units] + bias[: 2 * units]),
-            2, axis=-1,
-        )  # fmt: skip
-        n = gates[:, 2 * units :] + (r * h) @ recurrent[:, 2 * units :] + bias[2 * units :]
-        n = tf.tanh(n)
-        return n + z * (h - n), c
-
-    return step
-
-
-def _last_as_first(self, states, first):  # type: ignore[no-untyped-def]
-    return states[-1]
-
-
-MUTANTS: dict[str, tuple[str, tuple[object, str, object]]] = {
-    "parameters layer by layer": ("gru", _regions(_by_pair)),
-    "biases before matrices": ("gru", _regions(_biases_first)),
-    "recurrent kernel first": ("lstm", _regions(_recurrent_first)),
-    "recurrent bias first": ("gru", _regions(_recurrent_bias_first)),
-    "all layers of a direction together": ("rnn_tanh", _regions(_directions_outside)),
-    "GRU with one bias": ("gru", _split(_one_bias_for_both)),
-    "GRU gates z r n": ("gru", _split(_gates([1, 0, 2]))),
-    "LSTM gates i c f o": ("lstm", _split(_gates([0, 2, 1, 3]))),
-    "LSTM gates i f o c": ("lstm", _split(_gates([0, 1, 3, 2]))),
-    "matrices of Keras' orientation": ("lstm", _split(_matrix_as_it_lies)),
-    "GRU resetting before the matmul": ("gru", (cells, "_gru_step", _reset_before)),
-    "LSTM gates unsorted for BlockLSTM": ("lstm", (cells, "_gates_icfo", lambda gates: gates)),
-    "relu for tanh": ("rnn_tanh", (tf, "tanh", tf.nn.relu)),
-    "states at the input's end, not the sequence's": (
-        "lstm", (forward.Sequences, "last", _last_as_first),
-    ),
-    "whole input reversed, not each sequence": (
-        "gru", (forward.Sequences, "reversed", lambda self, x: tf.reverse(x, [0])),
-    ),
-    "outputs after a sequence's end": (
-        "rnn_relu", (forward.Sequences, "masked", lambda self, x: x),
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)

@@ -1,0 +1,52 @@
+"""The constants of a lowered model against those of the original."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rnnconvert.lowering.files import read_graph_def, read_meta_graph, read_saved_model
+
+
+def changed_constants(original: Path, lowered: Path) -> tuple[int, list[str]]:
+    """Compare the constants that both models have, by name.
+
+    A constant that nothing uses any more may be gone: a graph that lacks one it uses can't load.
+
+    Args:
+        original, lowered: two SavedModel directories, .pb files or .meta files.
+
+    Returns:
+        How many are the same byte for byte, and the names of the others.
+    """
+    before = dict(_constants(original))
+    same, changed = 0, []
+    for name, value in _constants(lowered):
+        if name in before:
+            if before[name] == value:
+                same += 1
+            else:
+                changed.append(name)
+    return same, changed
+
+
+def _constants(path: Path) -> Iterator[tuple[str, bytes]]:
+    for number, graph_def in enumerate(_graph_defs(path)):
+        parts = {
+            "": graph_def.node,
+            **{f.signature.name: f.node_def for f in graph_def.library.function},
+        }
+        for function, nodes in parts.items():
+            for node in nodes:
+                if node.op == "Const":
+                    value = node.attr["value"].SerializeToString(deterministic=True)
+                    yield f"{number}/{function}/{node.name}", value
+
+
+def _graph_defs(path: Path) -> list[Any]:
+    if path.is_dir():
+        return [meta_graph.graph_def for meta_graph in read_saved_model(path).meta_graphs]
+    if path.suffix == ".meta":
+        return [read_meta_graph(path).graph_def]
+    return [read_graph_def(path)]
