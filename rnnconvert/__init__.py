@@ -57,7 +57,8 @@ def convert(
     Raises:
         ConversionError: one subclass for each exit code. Its `report` tells how far it got.
     """
-    from rnnconvert.pipeline import Options, run
+    from rnnconvert.conversion import run
+    from rnnconvert.options import Options
 
     return run(Path(source), Path(output) if output is not None else None, Options.of(**options))
 
@@ -85,24 +86,31 @@ def verify(
         ConversionError: they can't be read or compared.
     """
     from rnnconvert.comparison import run
-    from rnnconvert.pipeline import Options
+    from rnnconvert.options import Options
 
     earlier = Path(earlier_report) if earlier_report is not None else None
     return run(Path(original), Path(converted), Options.of(**options), earlier)
 
 
-def inspect(path: str | PathLike[str], *, target: str = "keras3", hashes: bool = True) -> Any:
-    """What is inside a Keras HDF5 file and what `convert` would do. Writes nothing.
+def inspect(path: str | PathLike[str], **options: Any) -> Any:
+    """What is inside a model and what `convert` would do. Writes nothing.
+
+    Args:
+        path: of any kind that `convert` takes.
+        **options: target, hashes, and what a checkpoint does not tell of its RNN stacks (cell,
+            num_layers, num_units, input_size, direction, scope, forget_bias, activation).
 
     Returns:
-        An `Inspection`, a frozen dataclass; `.to_dict()` is its JSON form.
+        An `Inspection`, `CheckpointInspection` or `GraphInspection`, frozen dataclasses;
+        `.to_dict()` is their JSON form.
 
     Raises:
-        ConversionError: the file can't be read or is no model.
+        ConversionError: the model can't be read or is none.
     """
     from rnnconvert.inspection import run
+    from rnnconvert.options import Options
 
-    return run(Path(path), target=target, hashes=hashes)
+    return run(Path(path), Options.of(**options))
 
 
 def __getattr__(name: str) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from rnnconvert.containers import keras_h5
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
-from rnnconvert.containers.sniff import is_zip, require_hdf5
+from rnnconvert.conversion.rebuilt import rebuilt_h5
 from rnnconvert.edits import apply_edit
 from rnnconvert.errors import (
     ConversionError,
@@ -27,11 +27,12 @@ from rnnconvert.errors import (
     UnreadableInputError,
     UsageError,
 )
+from rnnconvert.kinds import KERAS, Kind, kind_of
 from rnnconvert.layouts import require_same_function
-from rnnconvert.pipeline import Options
+from rnnconvert.options import Options
 from rnnconvert.plan import Edit, Plan, Scale, SiteChange, Tensor
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
-from rnnconvert.report import FileInfo, LevelResult, Report, sha256
+from rnnconvert.report import FileInfo, LevelResult, Report
 from rnnconvert.verification.compare import compare
 from rnnconvert.verification.devices import require_gpu
 from rnnconvert.verification.levels import Side, check_pairs
@@ -87,15 +88,21 @@ def run(original: Path, converted: Path, options: Options, earlier: Path | None 
 
 
 def _open(path: Path, stack: ExitStack, with_hash: bool) -> _Side:
-    if path.is_file() and is_zip(path):
-        digest = sha256(path) if with_hash else None
-        return _Side(FileInfo(str(path), path.stat().st_size, "keras", digest))
-    require_hdf5(path)
+    kind = kind_of(path)
+    if kind is Kind.KERAS:
+        return _Side(FileInfo.of(path, kind.value, with_hash=with_hash))
+    if kind not in KERAS:
+        raise NotConvertibleError(f"can't be compared: {kind.title}, and no Keras file")
+    if kind is Kind.KERAS_WEIGHTS:
+        info = FileInfo.of(path, kind.value, with_hash=with_hash)
+        path, _ = stack.enter_context(rebuilt_h5(path, kind))
     file = stack.enter_context(open_keras_h5(path))
+    if kind is Kind.KERAS_H5:
+        info = keras_h5.describe(file, with_hash=with_hash)
     plan = make_plan(file)
     if plan.problems:
         raise NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
-    return _Side(keras_h5.describe(file, with_hash=with_hash), file, plan)
+    return _Side(info, file, plan)
 
 
 def _require_same_files(earlier: Path, first: FileInfo, second: FileInfo) -> None:
@@ -126,27 +133,21 @@ def _compare(report: Report, first: _Side, second: _Side, options: Options) -> R
     if options.verify == "model":
         levels = check_everywhere(
             Path(first.info.path), Path(second.info.path), options.inputs, options.permissions,
-            options.device, partial(_no_torch, first, second),
+            options.device, _no_torch,
         )  # fmt: skip
         report = replace(report, model_level=levels)
     else:
-        asked = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
-        report = replace(report, model_level=(asked,))
-    for name, level in report.levels:
-        if level.status == "failed":
-            error = DifferenceError(level.failure(name))
-            error.report = replace(report, verdict="different")
-            raise error
+        report = replace(report, model_level=(LevelResult.not_asked(options.verify),))
+    report.raise_if_different()
     if all(level.status == "skipped" for _, level in report.levels):
         reasons = dict.fromkeys(str(level.reason) for _, level in report.levels)
-        unknown = NotConvertibleError(f"can't be compared: {'; '.join(reasons)}")
-        unknown.report = replace(report, verdict="unverified")
-        raise unknown
+        error = NotConvertibleError(f"can't be compared: {'; '.join(reasons)}")
+        raise error.with_report(replace(report, verdict="unverified"))
     return report
 
 
-def _no_torch(first: _Side, second: _Side) -> LevelResult:
-    return LevelResult("skipped", device="gpu", reason="Keras sees no GPU")
+def _no_torch() -> LevelResult:
+    return LevelResult.skipped("Keras sees no GPU", "gpu")
 
 
 # --- weights --------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ def _gap(one: Any, other: Any, ulps: int) -> str | None:
 
 def _layers(first: _Side, second: _Side, options: Options) -> LevelResult:
     if options.verify == "weights":
-        return LevelResult("skipped", reason="not asked for (--verify weights)")
+        return LevelResult.not_asked(options.verify)
     if first.plan is None or second.plan is None:
         return LevelResult("skipped", reason="a .keras file, which only Keras reads")
     ones, others = first.plan.sites, second.plan.sites

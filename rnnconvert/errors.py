@@ -23,6 +23,11 @@ class ConversionError(Exception):
         self.report: Report | None = None
         """The report as far as it got, for callers that write it even on failure."""
 
+    def with_report(self, report: Report) -> ConversionError:
+        """The error itself, with a report as far as it got."""
+        self.report = report
+        return self
+
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 

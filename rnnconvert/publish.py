@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,16 @@ def temporary_file(directory: Path, suffix: str) -> Iterator[Path]:
 
 
 @contextmanager
+def temporary_directory(parent: Path) -> Iterator[Path]:
+    """A directory with the prefix in `parent`, removed at the end with all that is left in it."""
+    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
 def write_errors(output: Path) -> Iterator[None]:
     """Errors of the file system while writing, as OutputError with a reason."""
     try:
@@ -92,14 +103,40 @@ def write_errors(output: Path) -> Iterator[None]:
 def publish(temporary: Path, output: Path) -> None:
     """Flush `temporary` to disk, give it ordinary permissions, and rename it to `output`."""
     with write_errors(output):
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = output.stat().st_mode & 0o777 if output.exists() else 0o666 & ~mask
-        temporary.chmod(mode)
+        temporary.chmod(output.stat().st_mode & 0o777 if output.exists() else 0o666 & ~_mask())
         _flush(temporary, os.O_RDWR)
         os.replace(temporary, output)
         with contextlib.suppress(OSError):  # not every file system can flush a directory
             _flush(output.parent, os.O_RDONLY)
+
+
+def publish_directory(temporary: Path, output: Path) -> None:
+    """Flush a directory to disk and rename it to `output`; one that is there steps aside.
+
+    Args:
+        temporary: in a temporary directory of its own, where the replaced one is left.
+    """
+    with write_errors(output):
+        temporary.chmod(0o777 & ~_mask())
+        for path in sorted(temporary.rglob("*")):
+            if path.is_file():
+                _flush(path, os.O_RDWR)
+        aside = temporary.with_name("replaced") if output.exists() else None
+        if aside:
+            os.rename(output, aside)
+        try:
+            os.rename(temporary, output)
+        except OSError:
+            if aside:
+                os.rename(aside, output)
+            raise
+
+
+def _mask() -> int:
+    """The permissions that the user takes from new files."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def write_text(output: Path, content: str) -> None:

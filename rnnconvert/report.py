@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rnnconvert.errors import DifferenceError
 from rnnconvert.plan import OptimizerPlan
 
 SCHEMA = 1
@@ -37,10 +39,37 @@ class LevelResult:
     def to_dict(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if value is not None}
 
+    @classmethod
+    def skipped(cls, reason: str, device: str | None = None) -> LevelResult:
+        return cls("skipped", reason=reason, device=device)
+
+    @classmethod
+    def not_asked(cls, verify: str) -> LevelResult:
+        """For the levels below the one that `--verify` names."""
+        return cls.skipped(f"not asked for (--verify {verify})")
+
+    @classmethod
+    def of_all(cls, results: Sequence[LevelResult]) -> LevelResult:
+        """One result for several parts: failed or skipped if one of them is.
+
+        Its numbers are those of the part that is nearest to its tolerance, or beyond it.
+        """
+
+        def badness(result: LevelResult) -> tuple[int, float]:
+            used = (result.max_abs or 0.0) / result.tolerance if result.tolerance else 0.0
+            return ("passed", "skipped", "failed").index(result.status), used
+
+        worst = max(results, key=badness)
+        details = "; ".join(result.detail for result in results if result.detail)
+        return replace(worst, detail=details or None)
+
     def failure(self, name: str) -> str:
         """The sentence of the error that follows from a failed level."""
+        if name == "model" and self.device:
+            name = f"model, {self.device}"
         if self.max_abs is None:
-            return f"verification failed at level {name}: {self.detail}"
+            told = ": ".join(text for text in (self.detail, self.reason) if text)
+            return f"verification failed at level {name}: {told}"
         first = f"; the first layer that differs is {self.first_difference}"
         return (
             f"verification failed at level {name}: {self.worst} differs by {self.max_abs:.3g}, "
@@ -58,6 +87,23 @@ class FileInfo:
     sha256: str | None = None
     keras_version: str | None = None
     backend: str | None = None
+
+    @classmethod
+    def of(
+        cls, path: Path, container: str, *, with_hash: bool, files: Sequence[Path] = ()
+    ) -> FileInfo:
+        """Of a file; of a model in several `files`; or of a directory with all that is in it.
+
+        The SHA-256 of several files is that of their contents one after another; of a directory,
+        that of the lines "NAME SHA-256" of its files in the order of their names.
+        """
+        if not files and path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            digest = _tree_sha256(path, files) if with_hash else None
+        else:
+            files = files or (path,)
+            digest = sha256(*files) if with_hash else None
+        return cls(str(path), sum(file.stat().st_size for file in files), container, digest)
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -89,12 +135,24 @@ class Report:
             *(("model", level) for level in self.model_level),
         ]
 
+    def raise_if_different(self, ending: str = "") -> None:
+        """Raise for the first level that failed.
+
+        Args:
+            ending: what the message says at its end.
+
+        Raises:
+            DifferenceError: it carries the report, with the verdict "different".
+        """
+        for name, level in self.levels:
+            if level.status == "failed":
+                raise DifferenceError(level.failure(name) + ending).with_report(
+                    replace(self, verdict="different")
+                )
+
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": SCHEMA,
-            "tool": tool_versions(),
-            "command": self.command,
-            "input": self.input.to_dict(),
+            **head(self.command, self.input),
             "output": self.output.to_dict() if self.output else None,
             "layers": [layer.to_dict() for layer in self.layers],
             "config_changes": [change.to_dict() for change in self.config_changes],
@@ -112,6 +170,16 @@ class Report:
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, default=str)
+
+
+def head(command: str, info: FileInfo) -> dict[str, Any]:
+    """How every JSON document of rnnconvert begins."""
+    return {
+        "schema": SCHEMA,
+        "tool": tool_versions(),
+        "command": command,
+        "input": info.to_dict(),
+    }
 
 
 def tool_versions() -> dict[str, str | None]:
@@ -137,10 +205,16 @@ def _version(name: str) -> str | None:
         return None
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, read in pieces."""
+def sha256(*files: Path) -> str:
+    """SHA-256 of files one after another, read in pieces."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
+    for path in files:
+        with path.open("rb") as file:
+            while piece := file.read(2**20):
+                digest.update(piece)
     return digest.hexdigest()
+
+
+def _tree_sha256(directory: Path, files: Sequence[Path]) -> str:
+    lines = (f"{file.relative_to(directory).as_posix()} {sha256(file)}\n" for file in files)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

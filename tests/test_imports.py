@@ -101,5 +101,10 @@ class Watch:
             assert os.environ.get("HDF5_PLUGIN_PRELOAD") == "::", "h5py is loaded first"
 sys.meta_path.insert(0, Watch())
 """
-    for module in ("pipeline", "inspection", "containers.keras_h5", "containers.safe_h5"):
+    for module in (
+        "conversion.keras_h5",
+        "inspection.keras",
+        "containers.keras_h5",
+        "containers.safe_h5",
+    ):
         assert "h5py" in imported_by(f"{watch}\nimport rnnconvert.{module}\n")

@@ -15,7 +15,7 @@ from rnnconvert.cli.output import Output
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from rnnconvert.pipeline import Options
+    from rnnconvert.options import Options
     from rnnconvert.report import Report
 
 NEEDS_WORK = 1
@@ -30,7 +30,7 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins."""
-    from rnnconvert.pipeline import Options
+    from rnnconvert.options import Options
 
     target = _output_path(output_path)
     chosen = Options.of(hashes=output.wants_report, **options)
@@ -59,25 +59,17 @@ def convert_all(
     return max(codes)
 
 
-def inspect_all(output: Output, *, paths: Sequence[Path], target: str, **stack: Any) -> int:
+def inspect_all(output: Output, *, paths: Sequence[Path], **options: Any) -> int:
     """Inspect every input; the worst exit code wins."""
-    from rnnconvert import checkpoint_inspection, graph_pipeline, inspection
-    from rnnconvert.containers.checkpoint import find_checkpoint
-    from rnnconvert.containers.sniff import exists
-    from rnnconvert.pipeline import Options
+    from rnnconvert import inspection
+    from rnnconvert.options import Options
 
     output.check_report_path(paths, None)
+    chosen = Options.of(hashes=output.wants_report, **options)
     codes = []
     for path in paths:
         try:
-            exists(path)
-            if find_checkpoint(path) is not None:
-                options = Options.of(hashes=output.wants_report, **stack)
-                output.checkpoint(checkpoint_inspection.inspect(path, options))
-            elif graph_pipeline.kind_of(path) in (graph_pipeline.SAVED_MODEL, graph_pipeline.GRAPH):
-                output.graph(graph_pipeline.inspect(path, hashes=output.wants_report))
-            else:
-                output.inspection(inspection.run(path, target=target, hashes=output.wants_report))
+            output.inspection(inspection.run(path, chosen))
             codes.append(0)
         except ConversionError as error:
             if output.debug:
@@ -92,7 +84,7 @@ def inspect_all(output: Output, *, paths: Sequence[Path], target: str, **stack: 
 def verify_pair(output: Output, *, original: Path, converted: Path, **options: Any) -> int:
     """Compare two files. A report that exists is one to check the files by."""
     from rnnconvert import comparison
-    from rnnconvert.pipeline import Options
+    from rnnconvert.options import Options
 
     output.check_report_path([original, converted], None)
     earlier = output.take_existing_report()
@@ -155,10 +147,10 @@ def _for_each(
 def _convert_one(
     path: Path, target: Path | None, options: Options
 ) -> tuple[Report | None, ConversionError | None]:
-    from rnnconvert import pipeline
+    from rnnconvert import conversion
 
     try:
-        return pipeline.run(path, target, options), None
+        return conversion.run(path, target, options), None
     except ConversionError as error:
         return error.report, error
     except OSError as error:

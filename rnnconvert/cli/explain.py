@@ -48,10 +48,17 @@ def _explain(output: Output, *, topic: str | None) -> int:
 
 
 def _explain_file(path: Path) -> None:
-    from rnnconvert import inspection
     from rnnconvert.explanations import files
+    from rnnconvert.inspection import keras
+    from rnnconvert.kinds import KERAS, kind_of
 
-    found = inspection.run(path, hashes=False)
+    kind = kind_of(path)
+    if kind not in KERAS:
+        raise UsageError(
+            f"{kind.title}: explain draws Keras files; 'rnnconvert inspect' shows this one",
+            path=str(path),
+        )
+    found = keras.run(path, kind, hashes=False)
     for warning in (*found.plan.warnings, *found.plan.problems):
         click.echo(f"warning: {_printable(warning)}", err=True)
     click.echo(f"{_printable(str(path))}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,11 +24,11 @@ from rnnconvert.cli.tables import (
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from rnnconvert.checkpoint_inspection import CheckpointInspection, StackLayer
-    from rnnconvert.graph_pipeline import GraphInspection
-    from rnnconvert.inspection import Inspection
+    from rnnconvert.inspection.checkpoints import CheckpointInspection, StackLayer
+    from rnnconvert.inspection.graphs import GraphInspection
+    from rnnconvert.inspection.keras import Inspection
     from rnnconvert.lowering import CudnnOp
-    from rnnconvert.pipeline import Options
+    from rnnconvert.options import Options
     from rnnconvert.plan import SiteChange
     from rnnconvert.report import Report
 
@@ -37,10 +37,22 @@ _WIDE = 125
 _PLAIN_WIDTH = 240
 """Width where output goes to a file or a pipe: names are never cut there."""
 _NOTHING = {
-    "cudnn-to-keras": "no CuDNN layer, and Keras 3 loads it as it is",
-    "keras-to-cudnn": "no LSTM or GRU layer",
+    ("cudnn-to-keras", "layers"): "no CuDNN layer, and Keras 3 loads it as it is",
+    ("cudnn-to-keras", "stacks"): "nothing of cuDNN in it; --to keras makes Keras models of it",
+    ("cudnn-to-keras", "ops"): "no cuDNN op that running the model can get to",
+    ("keras-to-cudnn", "layers"): "no LSTM or GRU layer",
+    ("keras-to-cudnn", "stacks"): "no RNN stack that is not cuDNN's already",
 }
-"""Why a command leaves a file alone."""
+"""Why a command leaves an input alone."""
+
+
+def _kind_of_layers(report: Report) -> str:
+    """What the report's layers are: "stacks" of a checkpoint, "ops" of a graph, or "layers"."""
+    container = report.input.container
+    if container.startswith("tf-checkpoint"):
+        return "stacks"
+    lowered = container in ("savedmodel", "frozen-graph", "meta-graph")
+    return "ops" if lowered and all(hasattr(each, "op") for each in report.layers) else "layers"
 
 
 class _Console(Console):
@@ -85,20 +97,17 @@ class Output:
         if self._json or self.quiet or failed:
             return
         self._out.print(f"[bold]{printable(report.input.path)}[/]  {file_line(report.input)}")
+        kind = _kind_of_layers(report)
         if report.verdict == "nothing-to-convert":
-            self._out.print(f"  nothing to convert: {_NOTHING[report.command]}")
+            self._out.print(f"  nothing to convert: {_NOTHING[report.command, kind]}")
             return
-        kind = report.input.container
-        lowered = kind in ("savedmodel", "frozen-graph") and all(
-            hasattr(x, "op") for x in report.layers
-        )
-        if kind.startswith("tf-checkpoint"):
+        if kind == "stacks":
             self._stacks(report.layers)
-        elif lowered:
+        elif kind == "ops":
             self._ops([layer.op for layer in report.layers])
         else:
             self._sites(report.layers)
-        if self.verbose and not lowered and not kind.startswith("tf-checkpoint"):
+        if kind == "layers" and self.verbose:
             self._details(report.layers, report.config_changes)
         elif report.config_changes:
             count = len(report.config_changes)
@@ -119,12 +128,22 @@ class Output:
                 f"({report.output.bytes:,} bytes), {report.verdict}"
             )
 
-    def inspection(self, found: Inspection) -> None:
+    def inspection(self, found: Inspection | CheckpointInspection | GraphInspection) -> None:
+        """The result of `inspect`."""
         self._documents.append(found.to_dict())
-        self._warnings(found.plan.warnings)
+        self._warnings(found.warnings)
         if self._json or self.quiet:
             return
         self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
+        # By name: to import a class here would import all that the other kinds of input need.
+        bodies: dict[str, Callable[[Any], None]] = {
+            "Inspection": self._keras,
+            "CheckpointInspection": self._checkpoint,
+            "GraphInspection": self._graph,
+        }
+        bodies[type(found).__name__](found)
+
+    def _keras(self, found: Inspection) -> None:
         self._model(found)
         self._sites(found.plan.sites)
         if self.verbose:
@@ -152,15 +171,9 @@ class Output:
         existing, self._report = Path(self._report), None
         return existing
 
-    def checkpoint(self, found: CheckpointInspection) -> None:
-        """The result of `inspect` for a checkpoint."""
+    def _checkpoint(self, found: CheckpointInspection) -> None:
         from rnnconvert.cli.stacks import variable_lines
 
-        self._documents.append(found.to_dict())
-        self._warnings(tuple(found.to_dict()["warnings"]))
-        if self._json or self.quiet:
-            return
-        self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
         for line in variable_lines(found.found):
             self._out.print(f"  {printable(line)}", soft_wrap=True)
         own = {name for stack in found.found.stacks for name in stack.variables}
@@ -194,12 +207,7 @@ class Output:
             table.add_row(*(printable(cell) for cell in row))
         self._out.print(table)
 
-    def graph(self, found: GraphInspection) -> None:
-        """The result of `inspect` for a SavedModel or frozen graph."""
-        self._documents.append(found.to_dict())
-        if self._json or self.quiet:
-            return
-        self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
+    def _graph(self, found: GraphInspection) -> None:
         if found.signatures:
             self._out.print(f"  signatures: {printable(', '.join(found.signatures))}")
         self._ops(found.ops)

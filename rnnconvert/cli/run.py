@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,8 @@ def run_command(command: Callable[..., int], arguments: dict[str, Any]) -> None:
     """Call a command, and turn what it raises into one line and an exit code."""
     from rnnconvert.cli.output import Output
 
+    if not arguments["debug"]:  # TensorFlow warns of functions that it means to remove
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)
     debug = arguments.pop("debug")
     output = Output(
         quiet=arguments.pop("quiet"),

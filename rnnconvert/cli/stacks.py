@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rnnconvert.checkpoint_inspection import StackLayer
+    from rnnconvert.inspection.checkpoints import StackLayer
     from rnnconvert.tf1.stack import Found
 
 Command = Callable[..., Any]

@@ -23,6 +23,7 @@ import h5py
 import numpy as np
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
@@ -230,17 +231,17 @@ def _rewrite(change: TensorChange, load: Callable[[], Any], offset: int, copy: P
 def _apply_attributes(plan: Plan, file: h5py.File) -> None:
     """The configs, the optimizer's list of variables, and marks of our own."""
     if plan.model_config is not None:
-        _set_text(file, "model_config", json.dumps(plan.model_config))
+        write_text(file, "model_config", json.dumps(plan.model_config))
     if plan.drop_training:
         del file.attrs["training_config"]
     elif plan.training_config is not None:
-        _set_text(file, "training_config", json.dumps(plan.training_config))
+        write_text(file, "training_config", json.dumps(plan.training_config))
     if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
         del file["optimizer_weights"]
     if plan.optimizer.new_counter is not None:
         file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
     if plan.optimizer.order:
-        _set_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
+        write_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
     for name, value in plan.attributes:
         file.attrs[name] = value
 
@@ -269,26 +270,6 @@ def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.D
     for name, value in attributes.items():
         new.attrs[name] = value
     return new
-
-
-def _set_text(file: h5py.File, name: str, value: str) -> None:
-    """Replace a string attribute; variable-length, so of any size, and ASCII, as Keras writes it.
-
-    Keras before 2.4, with h5py 2, calls `decode` on what it reads, which UTF-8 strings don't have.
-    """
-    file.attrs.create(name, value, dtype=h5py.string_dtype("ascii"))
-
-
-def _set_names(group: h5py.Group, name: str, values: tuple[str, ...]) -> None:
-    """A list of names as an attribute, split as Keras does where it is over 64 KB."""
-    for key in [key for key in group.attrs if key.rstrip("0123456789") == name]:
-        del group.attrs[key]
-    array = np.asarray([value.encode() for value in values])
-    parts = 1
-    while any(part.nbytes > 64512 for part in np.array_split(array, parts)):
-        parts += 1
-    for index, part in enumerate(np.array_split(array, parts)):
-        group.attrs[name if parts == 1 else f"{name}{index}"] = part
 
 
 def extract_weights(model: Path, target: Path) -> None:

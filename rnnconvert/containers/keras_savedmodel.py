@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.containers.checkpoint import Checkpoint, index_path, open_checkpoint
 from rnnconvert.containers.checkpoint.files import is_there
 from rnnconvert.containers.keras_layer_variables import LayerFinder
@@ -24,30 +24,14 @@ from rnnconvert.containers.keras_saved_config import (
     has_keras_config,
 )
 from rnnconvert.containers.object_graph import ObjectGraph, Variable, read_object_graph
+from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.tree import layer_name, root, show_path
 
-__all__ = ["Rebuilt", "SavedConfig", "config_of", "has_keras_config", "rebuild_h5"]
+__all__ = ["SavedConfig", "config_of", "has_keras_config", "rebuild_h5"]
 
-_MOST_NAMES = 4000
-"""Per attribute: HDF5 limits one to 64 KiB, of which each name takes 16 bytes."""
 _STATE = ("optimizer", "keras_api")
 """Children of a model that hold training's state: the optimizer's variables, the metrics'."""
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """What was rebuilt.
-
-    Attributes:
-        config: the configuration, where it was found, and the writer's versions.
-        tensors: how many tensors were written.
-        warnings: what was left out.
-    """
-
-    config: SavedConfig
-    tensors: int
-    warnings: tuple[str, ...]
 
 
 def rebuild_h5(saved_model: Path, target: Path) -> Rebuilt:
@@ -85,8 +69,7 @@ def rebuild_h5(saved_model: Path, target: Path) -> Rebuilt:
         name = layer_name(layer.entry)
         groups[_free_name(name, groups)] = _named(name, graph, owned, checkpoint)
     _write(target, config, groups, checkpoint)
-    tensors = sum(len(variables) for variables in groups.values())
-    return Rebuilt(config, tensors, tuple(_left_out(config, graph, used)))
+    return Rebuilt(config.keras_version, tuple(_left_out(config, graph, used)))
 
 
 def _open_variables(saved_model: Path) -> Checkpoint:
@@ -184,11 +167,11 @@ def _write(
         with safe_h5.open_h5(target, "w") as file:
             weights = file.create_group("model_weights")
             for owner in (file, weights):
-                _set_text(owner, "backend", config.backend or "tensorflow")
+                write_text(owner, "backend", config.backend or "tensorflow")
                 if config.keras_version is not None:
-                    _set_text(owner, "keras_version", config.keras_version)
-            _set_text(file, "model_config", json.dumps(config.model))
-            _set_names(weights, "layer_names", list(groups))
+                    write_text(owner, "keras_version", config.keras_version)
+            write_text(file, "model_config", json.dumps(config.model))
+            write_names(weights, "layer_names", list(groups))
             for name, variables in groups.items():
                 _write_layer(weights, name, variables, checkpoint)
     except ValueError as error:  # of h5py: one name lies below another, or is no Unicode
@@ -206,17 +189,4 @@ def _write_layer(
         values = checkpoint.read(variable.key)
         # No times: the file's bytes shall depend on the model only.
         group.create_dataset(name, data=values, track_times=False)
-    _set_names(group, "weight_names", list(variables))
-
-
-def _set_names(owner: h5py.Group, name: str, names: list[str]) -> None:
-    """A list of names, split over attributes called name0, name1, ... as Keras does."""
-    if len(names) <= _MOST_NAMES:
-        owner.attrs.create(name, names, dtype=h5py.string_dtype(), shape=(len(names),))
-        return
-    for part, start in enumerate(range(0, len(names), _MOST_NAMES)):
-        _set_names(owner, f"{name}{part}", names[start : start + _MOST_NAMES])
-
-
-def _set_text(owner: h5py.Group, name: str, value: str) -> None:
-    owner.attrs.create(name, value, dtype=h5py.string_dtype())
+    write_names(group, "weight_names", list(variables))

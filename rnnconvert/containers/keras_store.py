@@ -19,6 +19,7 @@ from itertools import islice
 import h5py
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
 from rnnconvert.keras_config.recurrent import CUDNN_CLASSES, RECURRENT_CLASSES
@@ -46,24 +47,10 @@ _NEVER_TRAINED = {"BatchNormalization": 2, "Normalization": 3, "SpectralNormaliz
 """How many of a layer's own variables, the last ones, the optimizer leaves alone."""
 _ATTENTION_PARTS = ("query_dense", "key_dense", "value_dense", "output_dense")
 """Layers inside a MultiHeadAttention, in the order of its weights."""
-_LONGEST_LIST = 2000
 """Names in one attribute: HDF5 takes 64 KB, and each takes 16 bytes there."""
 
 Store = dict[str, dict[str, str]]
 """Path of an owner, as Keras 2.15 and 3 write it, to the paths of its datasets by their name."""
-
-
-@dataclass(frozen=True)
-class Rebuilt:
-    """What an HDF5 file of Keras 2's form was rebuilt from.
-
-    Attributes:
-        keras_version: of the writer, or the oldest that it can be where the file does not say.
-        warnings: what the HDF5 file lacks; sentences.
-    """
-
-    keras_version: str
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -380,11 +367,3 @@ def copy_dataset(stored: h5py.Dataset, group: h5py.Group, name: str) -> None:
         if "write" in str(error) or "No space" in str(error):
             raise
         raise UnreadableInputError(f"{stored.name}: HDF5 can't read its data ({error})") from error
-
-
-def write_names(group: h5py.Group, key: str, names: list[str]) -> None:
-    """A list of names as an attribute, split as Keras reads it where it is too long for HDF5."""
-    parts = [names[at : at + _LONGEST_LIST] for at in range(0, len(names), _LONGEST_LIST)] or [[]]
-    for index, part in enumerate(parts):
-        name = key if len(parts) == 1 else f"{key}{index}"
-        group.attrs.create(name, part, shape=(len(part),), dtype=h5py.string_dtype())

@@ -17,6 +17,7 @@ from pathlib import Path
 import h5py
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names
 from rnnconvert.containers.keras_store import (
     KINDS,
     LAYERS,
@@ -24,7 +25,6 @@ from rnnconvert.containers.keras_store import (
     OPTIMIZER,
     OPTIMIZER_LEFT,
     VARS,
-    Rebuilt,
     Store,
     Variable,
     copy_dataset,
@@ -32,8 +32,8 @@ from rnnconvert.containers.keras_store import (
     numbered,
     read_store,
     write_group,
-    write_names,
 )
+from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 
 _OLDEST = "2.12.0"
@@ -155,8 +155,8 @@ def _split_top(path: str) -> tuple[str, str]:
 
 
 def _in_order(path: str) -> list[tuple[str, int]]:
-    """Sort key by which lstm_10 follows lstm_9."""
-    return [counted(part) for part in path.split("/")]
+    """Sort key by which lstm_10 follows lstm_9, and cu_dnnlstm has the place of lstm."""
+    return [counted(_CUDNN_NAME.sub(r"\1\2", part)) for part in path.split("/")]
 
 
 def _kind(path: str, shapes: list[tuple[int, ...]]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import h5py
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.layouts import RnnWeights, find, pack
 from rnnconvert.layouts.weights import Array
@@ -111,13 +112,13 @@ def write_stack(path: Path, stack_name: str, layers: Sequence[LayerWeights]) -> 
     config = _model_config(_keras_name(stack_name), names, layers)
     written: list[Written] = []
     with safe_h5.open_h5(path, "w") as file:
-        _set_text(file, "backend", "tensorflow")
-        _set_text(file, "keras_version", KERAS_VERSION)
-        _set_text(file, "model_config", json.dumps(config))
+        write_text(file, "backend", "tensorflow")
+        write_text(file, "keras_version", KERAS_VERSION)
+        write_text(file, "model_config", json.dumps(config))
         weights = file.create_group("model_weights")
-        _set_text(weights, "backend", "tensorflow")
-        _set_text(weights, "keras_version", KERAS_VERSION)
-        _set_text(weights, "layer_names", names)
+        write_text(weights, "backend", "tensorflow")
+        write_text(weights, "keras_version", KERAS_VERSION)
+        write_names(weights, "layer_names", names)
         for index, (layer_name, layer) in enumerate(zip(names, layers, strict=True)):
             group = weights.create_group(layer_name)
             written += _write_layer(group, index, layer_name, layer)
@@ -161,18 +162,13 @@ def _write_layer(
             names.append(variable)
             paths[kind] = f"model_weights/{name}/{variable}"
         written.append(Written(index, direction, paths))
-    _set_text(group, "weight_names", names)
+    write_names(group, "weight_names", names)
     return tuple(written)
 
 
 def _keras_tensors(weights: RnnWeights) -> dict[str, Array]:
     """Kernel, recurrent kernel and bias, in the order in which Keras saves them."""
     return pack(find("keras", weights.cell), weights)
-
-
-def _set_text(owner: h5py.Group, name: str, value: str | list[str]) -> None:
-    """Text, or a list of texts, as an attribute; variable-length, as Keras 2.15 writes it."""
-    owner.attrs.create(name, value, dtype=h5py.string_dtype())
 
 
 # --- config ---------------------------------------------------------------------------------

@@ -20,16 +20,16 @@ from typing import Any
 import h5py
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.containers.keras_store import (
     OPTIMIZER,
     OPTIMIZER_LEFT,
-    Rebuilt,
     Store,
     model_variables,
     read_store,
     write_group,
-    write_names,
 )
+from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.training import Untranslatable, translate
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
@@ -273,16 +273,16 @@ def _optimizer_config(optimizer: Any) -> Config:
 
 def _set_texts(file: h5py.File, version: str, **configs: Config | None) -> None:
     """Attributes of the file's root. Those of Keras 2 are of TensorFlow: it ran on nothing else."""
-    texts = {name: json.dumps(config) for name, config in configs.items() if config is not None}
     _set_writer(file, version)
-    for name, text in texts.items():
-        file.attrs.create(name, text, dtype=h5py.string_dtype())
+    for name, config in configs.items():
+        if config is not None:
+            write_text(file, name, json.dumps(config))
 
 
 def _set_writer(group: h5py.Group, version: str) -> None:
-    group.attrs["keras_version"] = version
+    write_text(group, "keras_version", version)
     if _major(version) < 3:
-        group.attrs["backend"] = "tensorflow"
+        write_text(group, "backend", "tensorflow")
 
 
 def _write_weights(

@@ -42,16 +42,14 @@ def require_hdf5(path: Path) -> None:
 
     Raises:
         UnreadableInputError: missing, a directory, empty, a git-lfs pointer, or something else.
-        NotConvertibleError: a kind of model that this version can't read yet.
+        NotConvertibleError: a zip file.
     """
     if not exists(path):
         raise UnreadableInputError("no such file")
     if path.is_dir():
-        if (path / "saved_model.pb").exists():
-            raise NotConvertibleError(
-                "a SavedModel directory, which this version can't convert; give the .h5 file"
-            )
-        raise UnreadableInputError("a directory; expected a Keras .h5 file")
+        raise UnreadableInputError(
+            "a directory without a model: no saved_model.pb and no checkpoint is in it"
+        )
     if not path.is_file():
         raise UnreadableInputError("not a regular file; expected a Keras .h5 file")
     try:
@@ -72,9 +70,7 @@ def _explain(start: bytes) -> UnreadableInputError | NotConvertibleError:
             "a git-lfs pointer, not the model itself; run 'git lfs pull' to fetch the model"
         )
     if start.startswith(_ZIP):
-        return NotConvertibleError(
-            "a zip file (a .keras model?), which this version can't convert; give the .h5 file"
-        )
+        return NotConvertibleError("a zip file (a .keras model?), where an .h5 file is expected")
     if _is_text(start):
         first = start.decode("utf-8", "replace").splitlines()[0][:60]
         return UnreadableInputError(f"a text file, not an HDF5 model; it begins with {first!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rnnconvert.explanations.facts import CLASSES, formula
-from rnnconvert.inspection import Inspection
+from rnnconvert.inspection.keras import Inspection
 from rnnconvert.layouts import CELLS, BiasForm, Layout, MatrixForm
 from rnnconvert.plan import Site, SiteChange
 

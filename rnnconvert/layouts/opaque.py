@@ -221,6 +221,13 @@ class PseudoLayer:
                     f"expected shape {axes}, found {array.shape}"
                 )
 
+    @classmethod
+    def of(cls, weights: RnnWeights, layer: int, direction: str) -> PseudoLayer:
+        """Raises ValueError for weights without biases, which no buffer holds."""
+        if weights.bias is None:
+            raise ValueError(f"layer {layer} {direction}: no biases, which a buffer always has")
+        return cls(weights.cell, layer, direction, weights.kernel, weights.recurrent, weights.bias)
+
     def arrays(self) -> dict[str, Array]:
         """One array per gate and kind under its name (`Region.name`); views where possible."""
         found = {}

@@ -13,11 +13,10 @@ from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.tf1_cells import Tf1Cell
 from rnnconvert.layouts.weights import Array
+from rnnconvert.rounding import EPS
 from rnnconvert.tf1.stack import CellPlace, Slot, Stack
 
 _CELL = "tf1:"
-_ROUNDING = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52, "bfloat16": 2.0**-7}
-"""One unit in the last place, relative."""
 _SMALLEST = {"float16": 2.0**-24, "float32": 2.0**-149, "float64": 5e-324, "bfloat16": 2.0**-133}
 _SEPARATE = {"bias_cudnn_0": 0, "bias_cudnn_1": 1, "bias_cudnn 0": 0, "bias_cudnn 1": 1}
 """TF 1.3's two biases of a cell's first kernel."""
@@ -65,13 +64,14 @@ def _from_place(stack: Stack, place: CellPlace, checkpoint: Checkpoint) -> RnnWe
     tensors = {inner: checkpoint.read(name) for inner, name in place.tensors.items()}
     try:
         if place.layout.startswith(_CELL):
-            return tf1_cells.unpack(_layout(stack.cell, place), tensors, stack.forget_bias)
+            return tf1_cells.unpack(cell_layout(stack.cell, place), tensors, stack.forget_bias)
         return layouts.unpack(layouts.find(place.layout, stack.cell), tensors)
     except ValueError as error:
         raise NotConvertibleError(f"{place.scope}: {error}") from error
 
 
-def _layout(cell: str, place: CellPlace) -> Tf1Cell:
+def cell_layout(cell: str, place: CellPlace) -> Tf1Cell:
+    """The layout of a place whose tensors are those of a cell of TensorFlow 1."""
     activation = "relu" if cell == "rnn_relu" else "tanh"
     return tf1_cells.find(place.layout.removeprefix(_CELL), place.tensors, activation)
 
@@ -84,7 +84,7 @@ def _stored(place: CellPlace, weights: RnnWeights) -> Iterator[tuple[str, Array,
     merged: set[str] = set()
     expected: Mapping[str, Array]
     if place.layout.startswith(_CELL):
-        layout = _layout(weights.cell, place)
+        layout = cell_layout(weights.cell, place)
         merged = {block.bias for block in layout.blocks if block.rows == "xh"}
         expected = {**tf1_cells.pack(layout, weights, 0.0), **_separate(layout, weights)}
     else:
@@ -115,7 +115,7 @@ def _require_equal(buffer: str, name: str, cut: Array, found: Array, *, is_sum: 
     if is_sum:
         kind = cut.dtype.name
         scale = np.maximum(np.abs(one), np.abs(other))
-        close = gap <= np.maximum(_ROUNDING[kind] * scale, _SMALLEST[kind])
+        close = gap <= np.maximum(EPS[kind] * scale, _SMALLEST[kind])
         differs &= ~(close & np.isfinite(scale)) & ~(np.isnan(one) & np.isnan(other))
     if not differs.any():
         return

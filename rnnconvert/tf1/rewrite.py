@@ -17,7 +17,7 @@ from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.weights import Array
-from rnnconvert.tf1.load import load_slot, load_weights
+from rnnconvert.tf1.load import cell_layout, load_slot
 from rnnconvert.tf1.stack import CellPlace, Stack
 
 _CELLS = {
@@ -45,6 +45,10 @@ class Rewritten:
     notes: list[str] = field(default_factory=list)
     places: dict[str, tuple[CellPlace, ...]] = field(default_factory=dict)
 
+    def add(self, place: CellPlace, weights: RnnWeights) -> None:
+        for inner, array in pack_place(place, weights).items():
+            self.tensors[place.tensors[inner]] = array
+
     @property
     def slot_state(self) -> str:
         """For the report's "optimizer"."""
@@ -54,24 +58,30 @@ class Rewritten:
 
 
 def rewrite(
-    stacks: Sequence[Stack], checkpoint: Checkpoint, names: str, *, keep_slots: bool
+    stacks: Sequence[Stack],
+    weights: Sequence[Sequence[RnnWeights]],
+    checkpoint: Checkpoint,
+    names: str,
+    *,
+    keep_slots: bool,
 ) -> Rewritten:
     """The converted variables of all stacks that are stored as cuDNN stores them.
 
     Args:
+        weights: of each stack, see `load.load_weights`.
+        checkpoint: for the slots.
         names: "tf1" or "keras".
         keep_slots: unpack the optimizer's slots too.
     """
     result = Rewritten()
-    for stack in stacks:
+    for stack, own in zip(stacks, weights, strict=True):
         places = target_places(stack, names)
         result.places[stack.scope] = places
         if not stack.is_cudnn and names == "tf1":
             continue
         result.replaced |= set(stack.variables)
-        for place, weights in zip(places, load_weights(stack, checkpoint), strict=True):
-            for inner, array in pack_place(place, weights).items():
-                result.tensors[place.tensors[inner]] = array
+        for place, canonical in zip(places, own, strict=True):
+            result.add(place, canonical)
         result.replaced |= {slot.variable for slot in stack.slots}
         if not keep_slots:
             result.notes += [
@@ -82,33 +92,24 @@ def rewrite(
     return result
 
 
-def rewrite_inverse(stacks: Sequence[Stack], checkpoint: Checkpoint) -> Rewritten:
+def rewrite_inverse(stacks: Sequence[Stack], weights: Sequence[Sequence[RnnWeights]]) -> Rewritten:
     """Buffers for all stacks that have none, and the canonical tensors that TF1 saves beside one.
 
     The name is that of TF1's layers, SCOPE/opaque_kernel. Biases that were one are halved.
+
+    Args:
+        weights: of each stack, see `load.load_weights`.
     """
     result = Rewritten()
-    for stack in stacks:
+    for stack, own in zip(stacks, weights, strict=True):
         if stack.is_cudnn:
             continue
-        places = tuple(
-            _place(stack, layer, direction, "tf1")
-            for layer in range(stack.num_layers)
-            for direction in stack.directions
-        )
-        weights = load_weights(stack, checkpoint)
-        result.places[stack.scope] = places
+        result.places[stack.scope] = places = _new_places(stack, "tf1")
         result.replaced |= set(stack.variables)
         layers = []
-        for place, own in zip(places, weights, strict=True):
-            assert own.bias is not None  # TF1's cells always have one
-            for inner, array in pack_place(place, own).items():
-                result.tensors[place.tensors[inner]] = array
-            layers.append(
-                PseudoLayer(
-                    own.cell, place.layer, place.direction, own.kernel, own.recurrent, own.bias
-                )
-            )
+        for place, canonical in zip(places, own, strict=True):
+            result.add(place, canonical)
+            layers.append(PseudoLayer.of(canonical, place.layer, place.direction))
         result.tensors[f"{stack.scope}/opaque_kernel"] = opaque.pack(stack.shape, layers)
     return result
 
@@ -120,6 +121,10 @@ def target_places(stack: Stack, names: str) -> tuple[CellPlace, ...]:
             return tuple(replace(place, layout="keras") for place in stack.places)
         if all(place.layout.startswith("tf1:") for place in stack.places):
             return stack.places
+    return _new_places(stack, names)
+
+
+def _new_places(stack: Stack, names: str) -> tuple[CellPlace, ...]:
     return tuple(
         _place(stack, layer, direction, names)
         for layer in range(stack.num_layers)
@@ -146,19 +151,14 @@ def pack_place(place: CellPlace, weights: RnnWeights) -> dict[str, Array]:
     """The tensors of a place, by their names inside it."""
     if place.layout == "keras":
         return layouts.pack(layouts.find("keras", weights.cell), weights)
-    return tf1_cells.pack(_layout_of(place, weights.cell), weights)
+    return tf1_cells.pack(cell_layout(weights.cell, place), weights)
 
 
 def unpack_place(place: CellPlace, cell: str, tensors: Mapping[str, Array]) -> RnnWeights:
     """The inverse of `pack_place`; merged biases come back as halves."""
     if place.layout == "keras":
         return layouts.unpack(layouts.find("keras", cell), tensors)
-    return tf1_cells.unpack(_layout_of(place, cell), tensors)
-
-
-def _layout_of(place: CellPlace, cell: str) -> tf1_cells.Tf1Cell:
-    activation = "relu" if cell == "rnn_relu" else "tanh"
-    return tf1_cells.find(place.layout.removeprefix("tf1:"), list(place.tensors), activation)
+    return tf1_cells.unpack(cell_layout(cell, place), tensors)
 
 
 # --- slots ----------------------------------------------------------------------------------

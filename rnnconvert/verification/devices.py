@@ -14,6 +14,7 @@ from rnnconvert.errors import UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
 
 DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
+_NO_DRIVER = f"no CUDA device: no CUDA driver ({DRIVERS[0]}) is installed"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Gpu:
 def find_gpu() -> Gpu:
     """Look for a GPU with cuDNN. Without a CUDA driver nothing heavy is imported."""
     if not _has_driver():
-        return Gpu(None, f"no CUDA device: no CUDA driver ({DRIVERS[0]}) is installed")
+        return Gpu(None, _NO_DRIVER)
     tried = []
     try:
         backend = import_keras().backend.backend()
@@ -54,6 +55,13 @@ def find_gpu() -> Gpu:
     except (ImportError, OSError) as error:  # a CUDA library of its is missing, say
         tried.append(f"torch can't be imported: {str(error).splitlines()[0]}")
     return Gpu(None, "no usable CUDA device: " + "; ".join(tried))
+
+
+def no_tensorflow_gpu() -> str | None:
+    """Why TensorFlow has no GPU to run a graph on; None where it has one."""
+    if not _has_driver():
+        return _NO_DRIVER
+    return None if _tensorflow_sees() else "TensorFlow sees no GPU that runs cuDNN"
 
 
 def require_gpu() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 from rnnconvert.edits import check_edit, side_by_side
 from rnnconvert.plan import Edit, Plan, Relay, Scale, Site, TensorChange
 from rnnconvert.report import LevelResult
+from rnnconvert.rounding import EPS
 from rnnconvert.verification import cudnn_reference, keras_reference
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Inputs
 
 _FLAGS = ("return_sequences", "return_state", "go_backwards", "stateful")
 """Those that decide what a layer computes; time_major and unroll only say how."""
-_EPS64 = float(np.finfo(np.float64).eps)
 
 
 class Reader(Protocol):
@@ -261,8 +261,8 @@ def layer_tolerance(
     """
     edits = tuple(edits)
     width = site.input_dim + site.units
-    tolerance = 8.0 * timesteps * width * _EPS64
-    eps = float(np.finfo(old["kernel"].dtype).eps)
+    tolerance = 8.0 * timesteps * width * EPS["float64"]
+    eps = EPS[old["kernel"].dtype.name]
     if any(isinstance(edit, Relay) and edit.merges for edit in edits):
         largest = largest_of(old["bias"]) * 2  # infinity does not count: it would allow anything
         tolerance += 2.0 * timesteps * eps * max(largest, 1.0)

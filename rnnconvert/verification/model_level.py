@@ -17,6 +17,7 @@ import numpy as np
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.report import LevelResult
+from rnnconvert.rounding import EPS
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.devices import find_gpu, tf32_off
 from rnnconvert.verification.inputs import Array, Inputs, Slot, make, slots_of
@@ -245,8 +246,7 @@ def _roundings(model: Any, steps: int) -> int:
 
 def _coarsest_eps(model: Any) -> float:
     names = {str(layer.compute_dtype) for layer in model._flatten_layers() if layer.weights}
-    eps = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
-    return max((eps.get(name, 0.0) for name in names), default=0.0) or eps["float32"]
+    return max((EPS.get(name, 0.0) for name in names), default=0.0) or EPS["float32"]
 
 
 def _describe(outputs: list[Outputs], batches: list[list[Array]]) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +11,12 @@ from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack
 from rnnconvert.layouts import opaque as opaque_layout
 from rnnconvert.report import LevelResult
+from rnnconvert.rounding import EPS
 from rnnconvert.tf1.stack import Stack
 from rnnconvert.verification import cudnn_reference, keras_reference, tf1_reference
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Array, Inputs
 
-_EPS64 = float(np.finfo(np.float64).eps)
 Run = Callable[[Array], Array]
 """From input (batch, time, inputs) to outputs (batch, time, units of all directions)."""
 
@@ -76,18 +74,11 @@ def _gives_the_buffer(stack: Stack, written: Sequence[RnnWeights], checkpoint: C
     stored = checkpoint.read(stack.opaque)
     places = [(n, d) for n in range(stack.num_layers) for d in stack.directions]
     layers = [
-        opaque_layout.PseudoLayer(w.cell, *place, w.kernel, w.recurrent, _bias(w))
-        for place, w in zip(places, written, strict=True)
+        opaque_layout.PseudoLayer.of(w, *place) for place, w in zip(places, written, strict=True)
     ]
     packed = opaque_layout.pack(stack.shape, layers)
-    biases = sum(_bias(w).size for w in written)
-    matrices = packed.size - biases
+    matrices = packed.size - sum(layer.bias.size for layer in layers)
     return packed[:matrices].tobytes() == stored[:matrices].tobytes()
-
-
-def _bias(weights: RnnWeights) -> Array:
-    assert weights.bias is not None
-    return weights.bias
 
 
 # --- running --------------------------------------------------------------------------------
@@ -125,41 +116,48 @@ def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
 
 def _run_split(stack: Stack, tensors: Sequence[dict[str, Array]], x: Array) -> Array:
     """One CuDNN layer of Keras, or a Bidirectional of two."""
-    parts = []
-    for direction, own in zip(stack.directions, tensors, strict=True):
-        given = x if direction == "forward" else x[:, ::-1]
-        out = cudnn_reference.run(stack.cell, own, given, *_zeros(stack.cell, x, stack.num_units))[
-            0
-        ]
-        parts.append(out if direction == "forward" else out[:, ::-1])
-    return np.concatenate(parts, axis=2)
+    start = _zeros(stack, x)
 
+    def one(place: int, given: Array) -> Array:
+        return cudnn_reference.run(stack.cell, tensors[place], given, *start)[0]
 
-def _zeros(cell: str, x: Array, units: int) -> tuple[Array, Array | None]:
-    zeros = np.zeros((len(x), units))
-    return zeros, (zeros if cell == "lstm" else None)
+    return _both_ways(stack, x, one)
 
 
 def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
     """Keras' equations on the written weights in Keras' layout, in float64."""
+    tensors = [pack(find("keras", weights.cell), weights) for weights in written]
+    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
+    count = len(stack.directions)
 
     def run(x: Array) -> Array:
-        count = len(stack.directions)
-        for layer in range(stack.num_layers):
-            parts = []
-            for place, direction in enumerate(stack.directions):
-                weights = written[layer * count + place]
-                tensors = pack(find("keras", weights.cell), weights)
-                given = x if direction == "forward" else x[:, ::-1]
-                out = keras_reference.run(
-                    stack.cell, tensors, given, *_zeros(stack.cell, x, stack.num_units),
-                    activation="relu" if stack.cell == "rnn_relu" else "tanh",
-                )[0]  # fmt: skip
-                parts.append(out if direction == "forward" else out[:, ::-1])
-            x = np.concatenate(parts, axis=2)
+        start = _zeros(stack, x)
+        for first in range(0, len(tensors), count):
+            own = tensors[first : first + count]
+
+            def one(place: int, given: Array, own: list[dict[str, Array]] = own) -> Array:
+                return keras_reference.run(
+                    stack.cell, own[place], given, *start, activation=activation
+                )[0]
+
+            x = _both_ways(stack, x, one)
         return x
 
     return run
+
+
+def _both_ways(stack: Stack, x: Array, run: Callable[[int, Array], Array]) -> Array:
+    """One layer in all its directions: `run` takes a direction's number and its input."""
+    parts = []
+    for place, direction in enumerate(stack.directions):
+        order = slice(None, None, 1 if direction == "forward" else -1)
+        parts.append(run(place, x[:, order])[:, order])
+    return np.concatenate(parts, axis=2)
+
+
+def _zeros(stack: Stack, x: Array) -> tuple[Array, Array | None]:
+    zeros = np.zeros((len(x), stack.num_units))
+    return zeros, (zeros if stack.cell == "lstm" else None)
 
 
 def check_stack_layers(
@@ -175,12 +173,11 @@ def check_stack_layers(
     found = run_written(stack, written)(x)
     steps = x.shape[1]
     width = stack.input_size + stack.num_units
-    tolerance = 8.0 * stack.num_layers * steps * width * _EPS64
+    tolerance = 8.0 * stack.num_layers * steps * width * EPS["float64"]
     if merged:
         largest = max(largest_of(w.bias) for w in written if w.bias is not None)
-        eps = _eps(stack.dtype)
-        tolerance += 2.0 * stack.num_layers * steps * eps * max(1.0, 2.0 * largest)
-    return _result(stack, compare(expected, found), tolerance, expected, inputs, "reference")
+        tolerance += 2.0 * stack.num_layers * steps * EPS[stack.dtype] * max(1.0, 2.0 * largest)
+    return _result(stack, compare(expected, found), tolerance, expected, inputs)
 
 
 def check_stack_model(
@@ -188,23 +185,22 @@ def check_stack_model(
     source: Run,
     model: Path,
     inputs: Inputs,
-    engine: tuple[str, Callable[[Path, Any], Any]],
+    engine: str,
+    run: Callable[[Path, Array], Array],
 ) -> LevelResult:
     """The written Keras model, run by Keras, against the source's equations in float64.
 
     Args:
-        engine: its name, and a function that runs a model file on an array.
+        engine: its name.
+        run: runs a model file on an array.
     """
-    name, run = engine
     x = _input(stack, inputs)
     expected = source(x.astype(np.float64))
     found = run(model, x)
-    eps = _eps(stack.dtype)
     width = stack.input_size + stack.num_units
-    tolerance = 4.0 * stack.num_layers * x.shape[1] * float(np.sqrt(width)) * eps
+    tolerance = 4.0 * stack.num_layers * x.shape[1] * float(np.sqrt(width)) * EPS[stack.dtype]
     tolerance *= max(1.0, largest_of(expected))
-    result = _result(stack, compare(expected, found), tolerance, expected, inputs, name)
-    return replace(result, device="cpu")
+    return _result(stack, compare(expected, found), tolerance, expected, inputs, engine)
 
 
 def _input(stack: Stack, inputs: Inputs) -> Array:
@@ -214,12 +210,13 @@ def _input(stack: Stack, inputs: Inputs) -> Array:
     return values.astype("float32" if stack.dtype == "bfloat16" else stack.dtype)
 
 
-def _eps(dtype: str) -> float:
-    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(dtype, 2.0**-52)
-
-
 def _result(
-    stack: Stack, gap: Difference, tolerance: float, expected: Array, inputs: Inputs, engine: str
+    stack: Stack,
+    gap: Difference,
+    tolerance: float,
+    expected: Array,
+    inputs: Inputs,
+    engine: str | None = None,
 ) -> LevelResult:
     if inputs.asked_tolerance:
         tolerance = inputs.tolerance(largest_of(expected))
@@ -227,6 +224,6 @@ def _result(
     return LevelResult(
         "passed" if in_tolerances(gap.max_abs, tolerance) <= 1 else "failed",
         detail=f"{stack.scope}: {stack.num_layers} layers, {steps} time steps, batch {batch}",
-        device="cpu", engine=None if engine == "reference" else engine, max_abs=gap.max_abs,
+        device="cpu", engine=engine, max_abs=gap.max_abs,
         max_rel=gap.max_rel, tolerance=tolerance, worst=gap.at(stack.scope), seed=inputs.seed,
     )  # fmt: skip

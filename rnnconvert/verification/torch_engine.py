@@ -9,13 +9,12 @@ import numpy as np
 
 from rnnconvert.plan import Plan, SiteChange
 from rnnconvert.report import LevelResult
+from rnnconvert.rounding import EPS
 from rnnconvert.verification import keras_reference
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Array, Inputs
 from rnnconvert.verification.levels import Reader, layer_tolerance
-
-_EPS = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def check_layers_on_cudnn(
@@ -136,4 +135,4 @@ def native_tolerance(dtype: str, width: int, steps: int) -> float:
 
     Random roundings of a sum grow like the root of the number of its terms.
     """
-    return 4.0 * steps * float(np.sqrt(width)) * _EPS[dtype]
+    return 4.0 * steps * float(np.sqrt(width)) * EPS[dtype]

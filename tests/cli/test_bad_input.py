@@ -109,7 +109,7 @@ def empty_hdf5(path: Path) -> None:
 NO_MODELS: list[tuple[Callable[[Path], None], str]] = [
     (missing, "no such file"),
     (dangling_link, "no such file"),
-    (directory, "a directory; expected a Keras .h5 file"),
+    (directory, "a directory without a model: no saved_model.pb and no checkpoint is in it"),
     (empty, "the file is empty"),
     (text, "a text file, not an HDF5 model; it begins with '<!DOCTYPE html>'"),
     (text_of_escapes, r"a text file, not an HDF5 model; it begins with '[bold]\\x1b'"),

@@ -16,8 +16,8 @@ import pytest
 from helpers import LSTM_BIAS, Result, make_model_h5, read_config, snapshot, write_config
 
 import rnnconvert
-from rnnconvert import pipeline
 from rnnconvert.containers import keras_h5
+from rnnconvert.conversion import keras_h5 as conversion
 from rnnconvert.report import LevelResult
 
 # Nothing that Python itself warns of may reach the user's terminal.
@@ -451,7 +451,7 @@ def failing_layers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[in
     bad = LevelResult(
         "failed", device="cpu", max_abs=0.25, max_rel=1.0, tolerance=1e-6, worst="model/cu_lstm h"
     )
-    monkeypatch.setattr(pipeline, "check_layers", lambda *_: bad)
+    monkeypatch.setattr(conversion, "check_layers", lambda *_: bad)
     return 1, "different"
 
 

@@ -284,7 +284,7 @@ def test_files_that_are_no_model(cli, tmp_path):
     (tmp_path / "folder").mkdir()
     for name, reason in (
         ("notes.txt", "a text file, not an HDF5 model"),
-        ("folder", "a directory; expected a Keras .h5 file"),
+        ("folder", "a directory without a model"),
     ):
         result = cli("explain", name)
         assert (result.code, result.out) == (3, "")

@@ -262,7 +262,8 @@ def test_layer_names_come_from_the_scope(tmp_path):
     write_stack(path, "model/enc/cudnn_lstm", make_stack(Case("lstm", 2)))
     with h5py.File(path) as file:
         assert list(file["model_weights"]) == ["cudnn_lstm_0", "cudnn_lstm_1"]
-        assert list(file["model_weights/cudnn_lstm_1"].attrs["weight_names"]) == [
+        names = file["model_weights/cudnn_lstm_1"].attrs["weight_names"]
+        assert [name.decode() for name in names] == [
             f"cudnn_lstm_1/lstm_cell/{kind}:0" for kind in ("kernel", "recurrent_kernel", "bias")
         ]
 

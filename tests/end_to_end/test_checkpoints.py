@@ -13,16 +13,14 @@ from models import SHARED
 
 import rnnconvert
 from rnnconvert import DifferenceError, OutputError, UsageError
-from rnnconvert.checkpoint_inspection import inspect
 from rnnconvert.containers.checkpoint import open_checkpoint
 from rnnconvert.containers.safe_npz import open_arrays
-from rnnconvert.pipeline import Options
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "checkpoints"
 CASES = sorted(path.parent for path in FIXTURES.glob("*/*/data.npz"))
 REFUSED = ("peephole", "projection", "layer_norm", "disagree", "cudnn_gru_raw")
 GOOD = [case for case in CASES if not any(word in case.name for word in REFUSED)]
-SINGLE = [case for case in GOOD if len(inspect(case, Options()).found.stacks) == 1]
+SINGLE = [case for case in GOOD if len(rnnconvert.inspect(case).found.stacks) == 1]
 
 
 def name_of(path: Path) -> str:
@@ -308,19 +306,18 @@ def test_a_wrong_conversion_is_caught_and_nothing_is_left(tmp_path, monkeypatch,
     """Two gates exchanged, in one tensor, on the way from the buffer to what is written."""
     from dataclasses import replace
 
-    from rnnconvert import checkpoint_pipeline
+    from rnnconvert.conversion import checkpoints
     from rnnconvert.tf1 import rewrite
 
-    def spoiled(stack, checkpoint, load=checkpoint_pipeline.load_weights):
-        weights = load(stack, checkpoint)
+    def spoiled(weights):
         order = [1, 0, 2, 3]
-        values = getattr(weights[0], gate)
-        swapped = values[:, order] if gate == "bias" else values[order]
-        return (replace(weights[0], **{gate: swapped}), *weights[1:])
+        values = getattr(weights, gate)
+        return replace(weights, **{gate: values[:, order] if gate == "bias" else values[order]})
 
-    monkeypatch.setattr(rewrite, "load_weights", spoiled)
+    pack, layers = rewrite.pack_place, checkpoints._layers
+    monkeypatch.setattr(rewrite, "pack_place", lambda place, own: pack(place, spoiled(own)))
     monkeypatch.setattr(
-        checkpoint_pipeline._Job, "_load", lambda job, s: spoiled(s, job.checkpoint)
+        checkpoints, "_layers", lambda stack, own: layers(stack, [spoiled(own[0]), *own[1:]])
     )
     for verify in ("weights", "layers"):
         with pytest.raises(DifferenceError, match="nothing was written"):
@@ -336,7 +333,7 @@ PORTABLE = [
     case
     for case in GOOD
     if any(not s.is_cudnn and s.cell != "gru_reset_before"
-           for s in inspect(case, Options()).found.stacks)
+           for s in rnnconvert.inspect(case).found.stacks)
 ]  # fmt: skip
 
 
@@ -351,7 +348,7 @@ def test_cells_become_a_buffer_that_gives_the_same_outputs(case, tmp_path):
     assert report.verdict == "equivalent"
     assert report.command == "keras-to-cudnn"
     written = open_checkpoint(tmp_path / "out.ckpt")
-    stacks = inspect(tmp_path / "out.ckpt", Options()).found.stacks
+    stacks = rnnconvert.inspect(tmp_path / "out.ckpt").found.stacks
     assert all(stack.opaque in written.variables for stack in stacks)
     if case in SINGLE:
         (stack,) = stacks

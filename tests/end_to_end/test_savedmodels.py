@@ -71,6 +71,8 @@ def test_a_lowered_model_gives_what_cudnn_gives(case, tmp_path):
     output = tmp_path / ("out.pb" if source.suffix == ".pb" else "out")
     report = rnnconvert.convert(source, output)
     assert report.verdict == "equivalent"
+    assert report.weights_level.status == "passed"
+    assert (report.layers_level.status, report.layers_level.reason) == ("passed", None)
     models = [level for level in report.model_level if level.device == "cpu"]
     assert models
     assert all(level.status == "passed" for level in models)
@@ -166,6 +168,36 @@ def test_options_and_refusals(cli, tmp_path):
     assert cli("keras-to-cudnn", source).code in (2, 4)
 
 
+def test_verification_of_an_unrolled_graph_finds_the_axis_of_time(tmp_path):
+    """Its input is (time, batch, 5) with all sizes free but the features'."""
+    source = FIXTURES / "tf115" / "contrib_gru_bi2" / "model"
+    report = rnnconvert.convert(source, tmp_path / "out", unroll=6)
+    assert [level.status for _, level in report.levels] == ["passed", "passed", "passed", "skipped"]
+
+
+def test_tolerances_that_are_asked_for(tmp_path):
+    source = FIXTURES / "tf112" / "contrib_tanh2" / "model"
+    report = rnnconvert.convert(source, tmp_path / "out", dry_run=True, atol=1e-3)
+    assert {level.tolerance for level in (report.layers_level, report.model_level[0])} == {1e-3}
+    with pytest.raises(DifferenceError, match="tolerance 1e-12"):
+        rnnconvert.convert(source, tmp_path / "out", atol=1e-12)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_gpu_that_is_not_there(tmp_path, monkeypatch):
+    """A GPU that only torch sees runs no graph either."""
+    from rnnconvert import conversion
+    from rnnconvert.conversion import graphs
+
+    source = FIXTURES / "tf112" / "contrib_tanh2" / "model"
+    monkeypatch.setattr(conversion, "require_gpu", lambda: None)
+    monkeypatch.setattr(graphs, "no_tensorflow_gpu", lambda: "TensorFlow sees no GPU")
+    with pytest.raises(UsageError, match="--device gpu: TensorFlow sees no GPU"):
+        rnnconvert.convert(source, tmp_path / "out", device="gpu")
+    report = rnnconvert.convert(source, tmp_path / "out", device="cpu")
+    assert [level.device for level in report.model_level] == ["cpu"]
+
+
 @pytest.mark.parametrize("damage", ["garbage", "no variables", "cut short"])
 def test_damaged_models(cli, tmp_path, damage):
     model = tmp_path / "model"
@@ -205,7 +237,7 @@ def test_input_and_output_must_differ():
     source = FIXTURES / "tf112" / "contrib_tanh2" / "model"
     with pytest.raises(UsageError, match="same"):
         rnnconvert.convert(source, source, force=True)
-    with pytest.raises(NotConvertibleError, match="not graphs"):
+    with pytest.raises(NotConvertibleError, match="this is a SavedModel"):
         rnnconvert.convert(source, Path("x"), command="keras-to-cudnn", to="savedmodel")
 
 

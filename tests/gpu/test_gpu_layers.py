@@ -290,12 +290,12 @@ def test_a_conversion_with_a_gpu(device, tmp_path, monkeypatch, name):
 
 def pretend_that_torch_has_a_gpu(monkeypatch) -> None:
     """torch's CPU in place of its GPU, and no Keras."""
-    from rnnconvert import pipeline
+    from rnnconvert import conversion
     from rnnconvert.verification import torch_engine
 
     none = LevelResult("skipped", reason="no Keras in this test", device="cpu")
     gpu = Gpu("torch", "pretended")
-    monkeypatch.setattr(pipeline, "require_gpu", lambda: None)
+    monkeypatch.setattr(conversion, "require_gpu", lambda: None)
     monkeypatch.setattr(model_level, "find_gpu", lambda: gpu)
     monkeypatch.setattr(model_level, "check_models", lambda *_arguments: none)
     on_cpu = partial(check_layers_on_cudnn, device="cpu")

@@ -9,7 +9,7 @@ from helpers import make_model_h5
 from mutants import FUNCTION_MUTANTS, TENSOR_MUTANTS
 
 import rnnconvert
-from rnnconvert import layouts, pipeline
+from rnnconvert import layouts, planning
 from rnnconvert.containers import keras_h5
 from rnnconvert.verification import cudnn_reference, keras_reference
 from rnnconvert.verification.inputs import Inputs
@@ -43,9 +43,9 @@ def converted(tmp_path_factory):
 
 def check(source, written, inputs=None):
     with keras_h5.open_keras_h5(source) as old, keras_h5.open_keras_h5(written) as new:
-        plan = pipeline.make_plan(old)
+        plan = planning.make_plan(old)
         weights, _ = check_weights(plan, old, new)
-        sites = [change.site for change in pipeline.make_plan(new).sites]
+        sites = [change.site for change in planning.make_plan(new).sites]
         layers = check_layers(plan, old, new, sites, ("keras2", "keras2"), inputs or Inputs())
     return weights, layers
 

@@ -14,7 +14,7 @@ from mutants import TENSOR_MUTANTS
 from test_levels import NAMES, overwrite, read_tensors
 
 import rnnconvert
-from rnnconvert import DifferenceError, NotConvertibleError, UsageError, pipeline
+from rnnconvert import DifferenceError, NotConvertibleError, UsageError, planning
 from rnnconvert.containers import keras_h5
 from rnnconvert.verification.custom_objects import import_objects
 from rnnconvert.verification.inputs import Inputs
@@ -84,7 +84,7 @@ def test_a_wrong_config_is_caught_by_both_levels(tmp_path, mutant):
     assert result.max_abs is not None  # it ran
     if mutant.seen_by_layers:
         with keras_h5.open_keras_h5(source) as old, keras_h5.open_keras_h5(wrong) as new:
-            plan, after = pipeline.make_plan(old), pipeline.make_plan(new)
+            plan, after = planning.make_plan(old), planning.make_plan(new)
             assert not after.problems
             sites = [change.site for change in after.sites]
             layers = check_layers(plan, old, new, sites, ("keras2", "keras2"), Inputs())

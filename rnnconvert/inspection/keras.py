@@ -1,4 +1,4 @@
-"""What is inside a file, and what a conversion would do. Nothing is written."""
+"""What is inside a Keras file: its layers, and what a conversion would do with them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rnnconvert import graph_pipeline
-from rnnconvert.containers.keras_h5 import describe, open_keras_h5
-from rnnconvert.containers.sniff import require_hdf5
-from rnnconvert.errors import ConversionError
+from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
+from rnnconvert.conversion.rebuilt import rebuilt_h5
 from rnnconvert.keras_config.tree import children, layer_name, root
+from rnnconvert.kinds import Kind
 from rnnconvert.plan import Plan
 from rnnconvert.planning import make_plan
-from rnnconvert.report import FileInfo, tool_versions
+from rnnconvert.report import FileInfo, head
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,10 @@ class Inspection:
     plan: Plan
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.plan.warnings
+
+    @property
     def verdict(self) -> str:
         if self.plan.problems:
             return "not-convertible"
@@ -52,44 +55,40 @@ class Inspection:
         """The report's "input" and "layers", and what a conversion would change."""
         plan = self.plan
         return {
-            "schema": 1,
-            "tool": tool_versions(),
-            "command": "inspect",
-            "input": self.input.to_dict(),
+            **head("inspect", self.input),
             "model": [layer.to_dict() for layer in self.model],
             "layers": [site.to_dict() for site in plan.sites],
             "config_changes": [change.to_dict() for change in plan.config_changes],
             "optimizer": {"state": plan.optimizer.state, "notes": list(plan.optimizer.notes)},
             "target_points": list(plan.target_points),
-            "warnings": list(plan.warnings),
+            "warnings": list(self.warnings),
             "problems": list(plan.problems),
             "verdict": self.verdict,
         }
 
 
-def run(path: Path, *, target: str = "keras3", hashes: bool = True) -> Inspection:
-    """Inspect one file.
+def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) -> Inspection:
+    """Inspect a Keras file: HDF5, or another container that can be rebuilt as such.
 
     Raises:
         ConversionError: the file can't be read, or is no Keras model.
     """
-    try:
-        if graph_pipeline.kind_of(path) == graph_pipeline.KERAS:
-            info = graph_pipeline.describe(path, graph_pipeline.KERAS, hashes)
-            with graph_pipeline.rebuilt_h5(path, graph_pipeline.KERAS) as (file, _):
-                return replace(run(file, target=target, hashes=False), input=info)
-        require_hdf5(path)
+    if kind is Kind.KERAS_H5:
         with open_keras_h5(path) as file:
-            plan = make_plan(file, target=target)
-            classes = {
-                layer_name(node.entry): node.class_name
-                for node in children(root(file.model_config or {}))
-            }
-            model = tuple(
-                LayerSummary(name, classes.get(name, ""), sum(t.size for t in tensors))
-                for name, tensors in file.groups.items()
-            )
-            return Inspection(describe(file, with_hash=hashes), model, plan)
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
+            return _inspect(file, describe(file, with_hash=hashes), target)
+    info = FileInfo.of(path, kind.value, with_hash=hashes)
+    with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
+        if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+            info = replace(info, keras_version=file.keras_version, backend=file.backend)
+        return _inspect(file, info, target)
+
+
+def _inspect(file: KerasH5, info: FileInfo, target: str) -> Inspection:
+    classes = {
+        layer_name(node.entry): node.class_name for node in children(root(file.model_config or {}))
+    }
+    model = tuple(
+        LayerSummary(name, classes.get(name, ""), sum(t.size for t in tensors))
+        for name, tensors in file.groups.items()
+    )
+    return Inspection(info, model, make_plan(file, target=target))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
-from rnnconvert.errors import ConversionError
-from rnnconvert.pipeline import Options
-from rnnconvert.report import FileInfo, tool_versions
+from rnnconvert.options import Options
+from rnnconvert.report import FileInfo, head
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.stack import Found, Stack
 
@@ -90,6 +88,10 @@ class CheckpointInspection:
     layers: tuple[StackLayer, ...]
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        return warnings_of(self.found)
+
+    @property
     def verdict(self) -> str:
         if self.found.problems:
             return "not-convertible"
@@ -98,28 +100,25 @@ class CheckpointInspection:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "schema": 1,
-            "tool": tool_versions(),
-            "command": "inspect",
-            "input": self.input.to_dict(),
+            **head("inspect", self.input),
             "variables": {name: list(shape) for name, shape in self.variables.items()},
             "layers": [layer.to_dict() for layer in self.layers],
-            "warnings": list(warnings_of(self.found)),
+            "warnings": list(self.warnings),
             "problems": list(self.found.problems),
             "verdict": self.verdict,
         }
 
 
-def inspect(path: Path, options: Options) -> CheckpointInspection:
-    """The stacks of a checkpoint; nothing but its index is read, unless hashes are asked for."""
-    try:
-        checkpoint = open_checkpoint(path)
-        found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
-        info = describe(path, checkpoint, options.hashes)
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
+def run(path: Path, options: Options) -> CheckpointInspection:
+    """The stacks of a checkpoint; nothing but its index is read, unless hashes are asked for.
+
+    Raises:
+        ConversionError: it can't be read.
+    """
+    checkpoint = open_checkpoint(path)
+    found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.variables.items()}
+    info = describe(path, checkpoint, options.hashes)
     return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"))
 
 
@@ -137,12 +136,9 @@ def warnings_of(found: Found) -> tuple[str, ...]:
 
 
 def describe(path: Path, checkpoint: Checkpoint, with_hash: bool) -> FileInfo:
-    """Of a checkpoint the SHA-256 is that of its files one after another, in their order."""
-    digest = None
-    if with_hash and not checkpoint.missing_shards:
-        hashed = hashlib.sha256()
-        for file in checkpoint.files:
-            hashed.update(file.read_bytes())
-        digest = hashed.hexdigest()
+    """Where shards are missing there is no SHA-256."""
     kind = f"tf-checkpoint-v{checkpoint.version}"
-    return FileInfo(str(path), checkpoint.nbytes, kind, digest)
+    with_hash = with_hash and not checkpoint.missing_shards
+    files = [file for file in checkpoint.files if file.exists()]
+    info = FileInfo.of(path, kind, with_hash=with_hash, files=files)
+    return replace(info, bytes=checkpoint.nbytes)

@@ -1,4 +1,4 @@
-"""The pipeline for TensorFlow checkpoints: find the stacks, convert, write, verify, publish.
+"""TensorFlow checkpoints: find the stacks, convert, write, verify, publish.
 
 One Keras model per RNN stack (`--to h5|keras`), arrays in Keras' layout (`--to npz`), or a
 checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`).
@@ -6,17 +6,16 @@ checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`)
 
 from __future__ import annotations
 
-import hashlib
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
-from rnnconvert.checkpoint_inspection import describe, stack_layers, warnings_of
 from rnnconvert.containers import keras_writer
 from rnnconvert.containers.checkpoint import (
     Checkpoint,
@@ -28,15 +27,16 @@ from rnnconvert.containers.checkpoint import (
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.containers.safe_npz import open_arrays, write_arrays
+from rnnconvert.conversion.targets import EXTENSIONS
 from rnnconvert.errors import (
-    ConversionError,
     DifferenceError,
     NotConvertibleError,
     UsageError,
 )
 from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.inspection.checkpoints import describe, stack_layers, warnings_of
 from rnnconvert.layouts import RnnWeights
-from rnnconvert.pipeline import Options
+from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
 from rnnconvert.publish import check_output, publish, temporary_file, write_errors
 from rnnconvert.report import FileInfo, LevelResult, Report
@@ -50,41 +50,29 @@ from rnnconvert.tf1.rewrite import (
     unpack_place,
 )
 from rnnconvert.tf1.stack import Stack, StackOptions
-from rnnconvert.verification.devices import require_gpu
 from rnnconvert.verification.inputs import Array
 from rnnconvert.verification.keras_engine import engine_name
 from rnnconvert.verification.stacks import (
+    Run,
     check_stack_layers,
     check_stack_model,
     check_stack_weights,
     run_source,
 )
 
-CONTAINERS = ("checkpoint", "h5", "keras", "npz")
-_EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras", ".npz": "npz"}
-
 
 def run(source: Path, output: Path | None, options: Options) -> Report:
     """Convert one checkpoint. A ConversionError carries a partial report, if there is one.
 
+    Args:
+        options: with its `to` decided.
+
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    if options.device == "gpu" and options.verify == "model":
-        require_gpu()
-    try:
-        return _run(source, output, options)
-    except ConversionError as error:
-        error.path = error.path or str(source)
-        raise
-
-
-def _run(source: Path, output: Path | None, options: Options) -> Report:
-    if options.in_place:
-        raise UsageError("--in-place is for single files, not for checkpoints")
     checkpoint = open_checkpoint(source)
     found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
-    to = _target_container(output, options)
+    to = options.to
     layout = "tf1" if to == "checkpoint" and options.names == "tf1" else "keras"
     layout = "cudnn-opaque" if options.is_inverse else layout
     report = Report(
@@ -101,14 +89,15 @@ def _run(source: Path, output: Path | None, options: Options) -> Report:
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
         error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
-        error.report = replace(report, problems=tuple(problems), verdict="not-convertible")
-        raise error
+        raise error.with_report(
+            replace(report, problems=tuple(problems), verdict="not-convertible")
+        )
     needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
         return replace(report, verdict="nothing-to-convert")
     if options.check:
         return report
-    job = _Job(source, checkpoint, found.stacks, to, options)
+    job = _Job(checkpoint, found.stacks, options)
     return job.write(report, job.output_path(output))
 
 
@@ -138,18 +127,6 @@ def _no_stack(checkpoint: Checkpoint) -> str:
     )
 
 
-def _target_container(output: Path | None, options: Options) -> str:
-    to = options.to
-    if to is None and output is not None:
-        to = _EXTENSIONS.get(output.suffix)
-    to = to or "checkpoint"
-    if options.is_inverse and to != "checkpoint":
-        raise UsageError(f"--to {to}: keras-to-cudnn makes a checkpoint of a checkpoint")
-    if to not in CONTAINERS:
-        raise UsageError(f"--to {to}: a checkpoint becomes one of {', '.join(CONTAINERS)}")
-    return to
-
-
 # --- writing --------------------------------------------------------------------------------
 
 
@@ -157,11 +134,19 @@ def _target_container(output: Path | None, options: Options) -> str:
 class _Job:
     """One conversion: what is converted, and to what."""
 
-    source: Path
     checkpoint: Checkpoint
     stacks: Sequence[Stack]
-    to: str
     options: Options
+
+    @property
+    def to(self) -> str:
+        assert self.options.to is not None
+        return self.options.to
+
+    @cached_property
+    def weights(self) -> list[tuple[RnnWeights, ...]]:
+        """Of each stack, as read from the checkpoint."""
+        return [load_weights(stack, self.checkpoint) for stack in self.stacks]
 
     def output_path(self, output: Path | None) -> Path:
         """Where to write; of a checkpoint the prefix, of several models the directory."""
@@ -173,7 +158,7 @@ class _Job:
             return prefix.with_name(name)
         if output.is_dir() and not several:
             return output / name
-        if several and output.suffix in _EXTENSIONS:
+        if several and output.suffix in EXTENSIONS:
             raise UsageError(
                 f"{len(self.stacks)} RNN stacks ({', '.join(s.scope for s in self.stacks)}) become "
                 f"as many models: give a directory as output, or pick one with --scope",
@@ -234,24 +219,25 @@ class _Job:
             return self._fill_checkpoint(*files)
         if self.to == "npz":
             arrays: dict[str, Array] = {}
-            for stack in self.stacks:
-                arrays.update(keras_writer.layer_arrays(stack.scope, self._layers(stack)))
+            for stack, weights in zip(self.stacks, self.weights, strict=True):
+                arrays.update(keras_writer.layer_arrays(stack.scope, _layers(stack, weights)))
             write_arrays(files[0], arrays)
             with open_arrays(files[0]) as stored:
                 return [
                     self._read_back(stack, "keras", lambda name: stored[name])
                     for stack in self.stacks
                 ], None
-        return [
-            self._fill_model(stack, file) for stack, file in zip(self.stacks, files, strict=True)
-        ], None
+        jobs = zip(self.stacks, self.weights, files, strict=True)
+        return [self._fill_model(*job) for job in jobs], None
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[list[list[RnnWeights]], Rewritten]:
         keep = self.options.optimizer == "convert"
         if self.options.is_inverse:
-            rewritten = rewrite_inverse(self.stacks, self.checkpoint)
+            rewritten = rewrite_inverse(self.stacks, self.weights)
         else:
-            rewritten = rewrite(self.stacks, self.checkpoint, self.options.names, keep_slots=keep)
+            rewritten = rewrite(
+                self.stacks, self.weights, self.checkpoint, self.options.names, keep_slots=keep
+            )
         tensors: dict[str, Any] = {
             name: self.checkpoint.source(name)
             for name in self.checkpoint.variables
@@ -293,21 +279,12 @@ class _Job:
             for place in target_places(stack, names)
         ]
 
-    def _load(self, stack: Stack) -> tuple[RnnWeights, ...]:
-        return load_weights(stack, self.checkpoint)
-
-    def _layers(self, stack: Stack) -> list[keras_writer.LayerWeights]:
-        weights = self._load(stack)
-        count = len(stack.directions)
-        return [
-            keras_writer.LayerWeights(*weights[first : first + count])
-            for first in range(0, len(weights), count)
-        ]
-
-    def _fill_model(self, stack: Stack, file: Path) -> list[RnnWeights]:
+    def _fill_model(
+        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
+    ) -> list[RnnWeights]:
         h5 = file if self.to == "h5" else file.with_suffix(".h5")
         try:
-            places = keras_writer.write_stack(h5, stack.scope, self._layers(stack))
+            places = keras_writer.write_stack(h5, stack.scope, _layers(stack, weights))
             keras = layouts.find("keras", stack.cell)
             with open_keras_h5(h5) as opened:
                 written = [
@@ -325,34 +302,31 @@ class _Job:
 
     def _verify(self, report: Report, written: list[list[RnnWeights]], files: list[Path]) -> Report:
         options = self.options
-        asked = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
+        asked = LevelResult.not_asked(options.verify)
         if options.verify == "none":
             return replace(report, weights_level=asked, layers_level=asked,
                            model_level=(asked,), verdict="unverified")  # fmt: skip
-        weights, layers, models = [], [asked], [asked]
-        for stack, own in zip(self.stacks, written, strict=True):
-            source = load_weights(stack, self.checkpoint)
-            weights.append(check_stack_weights(stack, source, own, self.checkpoint))
+        layers, models = [asked], [asked]
+        weights = [
+            check_stack_weights(stack, source, own, self.checkpoint)
+            for stack, source, own in zip(self.stacks, self.weights, written, strict=True)
+        ]
         if options.verify in ("layers", "model"):
+            runs = [run_source(stack, self.checkpoint) for stack in self.stacks]
             layers = [
-                check_stack_layers(
-                    stack,
-                    run_source(stack, self.checkpoint),
-                    own,
-                    options.inputs,
-                    merged=self._merges(stack),
-                )
-                for stack, own in zip(self.stacks, written, strict=True)
+                check_stack_layers(stack, run, own, options.inputs, merged=self._merges(stack))
+                for stack, run, own in zip(self.stacks, runs, written, strict=True)
             ]
-        if options.verify == "model":
-            models = self._run_models(files)
-        report = replace(report, weights_level=_worst(weights), layers_level=_worst(layers),
-                         model_level=tuple(models), verdict="equivalent")  # fmt: skip
-        for name, level in report.levels:
-            if level.status == "failed":
-                error = DifferenceError(level.failure(name) + "; nothing was written")
-                error.report = replace(report, verdict="different")
-                raise error
+            if options.verify == "model":
+                models = self._run_models(runs, files)
+        report = replace(
+            report,
+            weights_level=LevelResult.of_all(weights),
+            layers_level=LevelResult.of_all(layers),
+            model_level=tuple(models),
+            verdict="equivalent",
+        )
+        report.raise_if_different("; nothing was written")
         return report
 
     def _merges(self, stack: Stack) -> bool:
@@ -360,15 +334,15 @@ class _Job:
         tf1 = self.to == "checkpoint" and self.options.names == "tf1"
         return layouts.CELLS[stack.cell].merges_biases or tf1
 
-    def _run_models(self, files: list[Path]) -> list[LevelResult]:
-        gpu = LevelResult("skipped", device="gpu", reason="checkpoints are run on the CPU only")
+    def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
+        gpu = LevelResult.skipped("checkpoints are run on the CPU only", "gpu")
         if self.to not in ("h5", "keras"):
             reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
-            return [LevelResult("skipped", device="cpu", reason=reason)]
+            return [LevelResult.skipped(reason, "cpu")]
         try:
             keras = import_keras()
         except CannotRun as error:
-            return [LevelResult("skipped", device="cpu", reason=str(error))]
+            return [LevelResult.skipped(str(error), "cpu")]
 
         def run_keras(model: Path, x: Array) -> Array:
             with keras.device("cpu:0"):
@@ -377,36 +351,23 @@ class _Job:
             return result
 
         checked = [
-            check_stack_model(
-                stack, run_source(stack, self.checkpoint), file, self.options.inputs,
-                (engine_name(), run_keras),
-            )
-            for stack, file in zip(self.stacks, files, strict=True)
-        ]  # fmt: skip
+            check_stack_model(stack, source, file, self.options.inputs, engine_name(), run_keras)
+            for stack, source, file in zip(self.stacks, sources, files, strict=True)
+        ]
         return [*checked, gpu]
 
     def _output_info(self, output: Path, files: list[Path]) -> FileInfo:
         kinds = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model"}
-        digest = None
-        if self.options.hashes:
-            hashed = hashlib.sha256()
-            for file in files:
-                hashed.update(file.read_bytes())
-            digest = hashed.hexdigest()
-        size = sum(file.stat().st_size for file in files)
-        return FileInfo(str(output), size, kinds.get(self.to, self.to), digest)
+        kind = kinds.get(self.to, self.to)
+        return FileInfo.of(output, kind, with_hash=self.options.hashes, files=files)
 
 
-def _worst(levels: Sequence[LevelResult]) -> LevelResult:
-    """One result for several stacks: the one that failed, else the one nearest its tolerance."""
-
-    def badness(level: LevelResult) -> tuple[bool, float]:
-        used = (level.max_abs or 0.0) / level.tolerance if level.tolerance else 0.0
-        return level.status == "failed", used
-
-    worst = max(levels, key=badness)
-    details = "; ".join(str(level.detail) for level in levels if level.detail)
-    return replace(worst, detail=details or None)
+def _layers(stack: Stack, weights: Sequence[RnnWeights]) -> list[keras_writer.LayerWeights]:
+    count = len(stack.directions)
+    return [
+        keras_writer.LayerWeights(*weights[first : first + count])
+        for first in range(0, len(weights), count)
+    ]
 
 
 def _optimizer(rewritten: Rewritten | None) -> OptimizerPlan:

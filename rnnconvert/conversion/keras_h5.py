@@ -1,32 +1,27 @@
-"""The pipeline: open, plan, copy, patch, verify the copy, publish.
-
-report = convert("model.h5", "out.h5")
-"""
+"""Keras HDF5 files: open, plan, copy, patch, verify the copy, publish."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rnnconvert.containers import keras_h5
-from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
-from rnnconvert.containers.sniff import exists, require_hdf5
+from rnnconvert.conversion.targets import EXTENSIONS, KERAS_FILES
 from rnnconvert.errors import (
-    ConversionError,
     DifferenceError,
     NotConvertibleError,
     UnreadableInputError,
     UsageError,
 )
 from rnnconvert.inverse_planning import make_inverse_plan
+from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
@@ -38,148 +33,27 @@ from rnnconvert.publish import (
     write_errors,
 )
 from rnnconvert.report import FileInfo, LevelResult, Report, sha256
-from rnnconvert.tf1.stack import StackOptions
-from rnnconvert.verification.custom_objects import import_objects
-from rnnconvert.verification.devices import require_gpu
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
 from rnnconvert.verification.levels import check_layers, check_weights
 from rnnconvert.verification.model_level import check_everywhere
 
-LEVELS = ("none", "weights", "layers", "model")
-CONTAINERS = ("h5", "keras", "weights")
-OTHERS = ("checkpoint", "npz", "savedmodel", "graph")
-"""Containers that other kinds of input become."""
-SUFFIX = ".portable"
-SUFFIXES = {"cudnn-to-keras": SUFFIX, "keras-to-cudnn": ".cudnn"}
-"""Each converting command, and what it puts into the name of its output."""
-_EXTENSIONS = {".h5": "h5", ".hdf5": "h5", ".keras": "keras"}
-_INPUTS = tuple(field.name for field in fields(Inputs))
-_STACK = tuple(field.name for field in fields(StackOptions))
-NAMES = ("tf1", "keras")
-DEVICES = ("auto", "cpu", "gpu")
+_NOTHING_WRITTEN = "; nothing was written"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a conversion, as the command line names them.
+def run(source: Path, output: Path | None, options: Options, *, like: str | None = None) -> Report:
+    """Convert one Keras HDF5 file.
 
-    Attributes:
-        command: a key of SUFFIXES.
-        to: "h5", "keras" or "weights"; None follows the output's name, else the input.
-        verify: how deep: one of LEVELS.
-        target: "keras3" or "keras2", where one file can't serve both.
-        optimizer: "convert" or "drop".
-        force: overwrite an existing output.
-        in_place: replace the input, atomically.
-        dry_run: do everything, verification included, and write nothing.
-        check: only plan; the report says whether the input needs conversion.
-        hashes: put SHA-256 of input and output into the report.
-        inputs: of the levels `layers` and `model`.
-        device: where the level `model` runs: one of DEVICES.
-        permissions: which code of the model file may run for that.
-        stack: what a checkpoint does not tell of its RNN stacks.
-        names: of the variables in a converted checkpoint: "tf1" or "keras".
-        ignore_dropout, unroll: of the lowering of graphs, see `lowering.Options`.
-        rebuilt_from: set by `graph_pipeline`: what the input was rebuilt from.
-    """
-
-    command: str = "cudnn-to-keras"
-    to: str | None = None
-    verify: str = "model"
-    target: str = "keras3"
-    optimizer: str = "convert"
-    force: bool = False
-    in_place: bool = False
-    dry_run: bool = False
-    check: bool = False
-    hashes: bool = True
-    inputs: Inputs = field(default_factory=Inputs)
-    device: str = "auto"
-    permissions: Permissions = field(default_factory=Permissions)
-    stack: StackOptions = field(default_factory=StackOptions)
-    names: str = "tf1"
-    ignore_dropout: bool = False
-    unroll: int | None = None
-    rebuilt_from: str | None = None
-
-    def __post_init__(self) -> None:
-        choices = (
-            ("command", self.command, tuple(SUFFIXES)),
-            ("to", self.to, (None, *CONTAINERS, *OTHERS)),
-            ("verify", self.verify, LEVELS),
-            ("target", self.target, ("keras3", "keras2")),
-            ("optimizer", self.optimizer, ("convert", "drop")),
-            ("device", self.device, DEVICES),
-            ("names", self.names, NAMES),
-        )
-        for name, value, known in choices:
-            if value not in known:
-                listed = ", ".join(str(choice) for choice in known if choice)
-                raise UsageError(f"{name}={value!r}: expected one of {listed}")
-
-    @classmethod
-    def of(cls, **named: Any) -> Options:
-        """Options from one flat list of keywords, as the command line and the API take them.
-
-        Besides the attributes: those of `Inputs` (seed, batch, timesteps, rtol, atol), `allow_code`
-        and `custom_objects`, a mapping or a list of "module:name".
-
-        Raises:
-            UsageError: an unknown keyword, or a value that is not allowed.
-        """
-        inputs = {name: named.pop(name) for name in _INPUTS if name in named}
-        objects = named.pop("custom_objects", None) or {}
-        if not isinstance(objects, Mapping):
-            objects = import_objects(objects)
-        stack = {name: named.pop(name) for name in _STACK if name in named}
-        permissions = Permissions(bool(named.pop("allow_code", False)), objects)
-        unknown = sorted(set(named) - {f.name for f in fields(cls)})
-        if unknown:
-            raise UsageError(f"unknown option {', '.join(unknown)}")
-        return cls(
-            inputs=Inputs(**inputs), permissions=permissions, stack=StackOptions(**stack), **named
-        )
-
-    @property
-    def suffix(self) -> str:
-        """What goes into the name of an output that was given none."""
-        return SUFFIXES[self.command]
-
-    @property
-    def is_inverse(self) -> bool:
-        return self.command == "keras-to-cudnn"
-
-    @property
-    def extension(self) -> str | None:
-        """Extension of the output where it is not the input's."""
-        return ".keras" if self.to == "keras" else None
-
-
-def run(source: Path, output: Path | None, options: Options) -> Report:
-    """Convert one file. A ConversionError that is raised carries a partial report, if there is one.
+    Args:
+        like: container of the output that a file without anything to convert need not be written
+            to; default the source's own. "" for none: then a file is always written.
 
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    exists(source)  # raises for names that can't be, before anything looks for more
-    if find_checkpoint(source) is not None:
-        from rnnconvert import checkpoint_pipeline  # not above: it imports this module
-
-        return checkpoint_pipeline.run(source, output, options)
-    from rnnconvert import graph_pipeline
-
-    if graph_pipeline.kind_of(source) is not None:
-        return graph_pipeline.run(source, output, options)
-    if options.device == "gpu" and options.verify == "model":
-        require_gpu()
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
     try:
-        return _run(source, output, options)
-    except ConversionError as error:
-        error.path = error.path or str(source)
-        raise
+        return _run(source, output, options, like)
     except OSError as error:
         if READ_FAILED not in str(error):
             raise
@@ -188,23 +62,16 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         ) from error
 
 
-def _run(source: Path, output: Path | None, options: Options) -> Report:
-    require_hdf5(source)
+def _run(source: Path, output: Path | None, options: Options, like: str | None) -> Report:
     before = source.stat()
     with open_keras_h5(source) as file:
         to = _target_container(file, output, options)
         plan = _plan(file, options, to)
         report = _first_report(file, plan, options)
         if plan.problems:
-            raise _with_report(
-                NotConvertibleError("; ".join(plan.problems), problems=plan.problems),
-                replace(report, verdict="not-convertible"),
-            )
-        own = "h5" if file.container == keras_h5.MODEL else "weights"
-        same_container = (
-            to == {"keras": "keras", "savedmodel": None, None: own}[options.rebuilt_from]
-        )
-        if plan.is_empty and same_container:
+            error = NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
+            raise error.with_report(replace(report, verdict="not-convertible"))
+        if plan.is_empty and to == (_own(file) if like is None else like):
             return replace(report, verdict="nothing-to-convert")
         if options.check:
             return report
@@ -234,17 +101,21 @@ def _plan(file: KerasH5, options: Options, to: str) -> Plan:
     return make_plan(file, target=options.target, optimizer=options.optimizer, to=to)
 
 
+def _own(file: KerasH5) -> str:
+    return "h5" if file.container == keras_h5.MODEL else "weights"
+
+
 def _target_container(file: KerasH5, output: Path | None, options: Options) -> str:
     """The output's container: asked for, or by the output's name, or the input's own."""
-    own = "h5" if file.container == keras_h5.MODEL else "weights"
+    own = _own(file)
     to = options.to
     if to is None and output is not None:
-        to = _EXTENSIONS.get(output.suffix, own)
+        to = EXTENSIONS.get(output.suffix, own)
         if to == "h5":
             to = own
     to = to or own
-    if to not in CONTAINERS:
-        raise UsageError(f"--to {to}: a Keras HDF5 file becomes one of {', '.join(CONTAINERS)}")
+    if to not in KERAS_FILES:
+        raise UsageError(f"--to {to}: a Keras HDF5 file becomes one of {', '.join(KERAS_FILES)}")
     if to == "keras" and options.is_inverse:
         raise UsageError(
             "a .keras file is Keras 3's, which has no CuDNN layers; write an .h5 file instead"
@@ -289,7 +160,7 @@ def _name_warnings(output: Path, to: str, options: Options) -> tuple[str, ...]:
 
 
 def _first_report(file: KerasH5, plan: Plan, options: Options) -> Report:
-    skipped = LevelResult("skipped", reason="not reached")
+    skipped = LevelResult.skipped("not reached")
     return Report(
         command=options.command,
         input=keras_h5.describe(file, with_hash=options.hashes),
@@ -324,12 +195,12 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
         DifferenceError: a level failed; it carries the report.
     """
     if options.verify == "none":
-        asked = LevelResult("skipped", reason="not asked for (--verify none)")
+        asked = LevelResult.not_asked(options.verify)
         return replace(report, weights_level=asked, layers_level=asked, verdict="unverified")
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
-        layers = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
+        layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
             sites = [change.site for change in again.sites]
@@ -337,12 +208,7 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     warnings = (*report.warnings, *suspicions)
     report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
                      verdict="equivalent")  # fmt: skip
-    for name, level in (("weights", weights), ("layers", layers)):
-        if level.status == "failed":
-            raise _with_report(
-                DifferenceError(level.failure(name) + "; nothing was written"),
-                replace(report, verdict="different"),
-            )
+    report.raise_if_different(_NOTHING_WRITTEN)
     return report
 
 
@@ -355,20 +221,14 @@ def _verify_model(
         DifferenceError: they differ; it carries the report.
     """
     if options.verify != "model":
-        asked = LevelResult("skipped", reason=f"not asked for (--verify {options.verify})")
-        return replace(report, model_level=(asked,))
+        return replace(report, model_level=(LevelResult.not_asked(options.verify),))
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
             partial(_on_torch, plan, file, copied, options.inputs),
         )  # fmt: skip
     report = replace(report, model_level=levels)
-    for level in levels:
-        if level.status == "failed":
-            raise _with_report(
-                DifferenceError(level.failure(f"model, {level.device}") + "; nothing was written"),
-                replace(report, verdict="different"),
-            )
+    report.raise_if_different(_NOTHING_WRITTEN)
     return report
 
 
@@ -395,11 +255,6 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
     keys = ("st_ino", "st_size", "st_mtime_ns")
     if any(getattr(now, key) != getattr(before, key) for key in keys):
         raise UnreadableInputError("the input was changed while it was converted; try again")
-
-
-def _with_report(error: ConversionError, report: Report) -> ConversionError:
-    error.report = report
-    return error
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""Conversion: open, plan, copy, patch, verify the copy, publish. One module for each way of it.
+
+report = run(Path("model.h5"), Path("out.h5"), Options())
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rnnconvert.conversion.targets import KERAS_FILES, target_of
+from rnnconvert.errors import ConversionError, UsageError
+from rnnconvert.kinds import Kind, kind_of
+from rnnconvert.options import Options
+from rnnconvert.report import Report
+from rnnconvert.verification.devices import require_gpu
+
+
+def run(source: Path, output: Path | None, options: Options) -> Report:
+    """Convert one model. A ConversionError carries a partial report, if there is one.
+
+    Args:
+        source: of any kind, see `kinds.Kind`.
+        output: file, directory or prefix; None for the default beside the source.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    try:
+        kind = kind_of(source)
+        if options.device == "gpu" and options.verify == "model":
+            require_gpu()
+        return _run(source, output, kind, options)
+    except ConversionError as error:
+        error.path = error.path or str(source)
+        raise
+
+
+def _run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:
+    # What is imported here brings code that only such inputs need.
+    if kind is Kind.KERAS_H5:
+        from rnnconvert.conversion import keras_h5
+
+        return keras_h5.run(source, output, options)
+    options = replace(options, to=target_of(kind, output, options))
+    if options.in_place:
+        raise UsageError(f"--in-place is for Keras .h5 files; this is {kind.title}")
+    if options.to in ("savedmodel", "graph"):
+        from rnnconvert.conversion import graphs
+
+        return graphs.run(source, output, kind, options)
+    if kind in (Kind.CHECKPOINT, Kind.META_GRAPH):
+        from rnnconvert.conversion import checkpoints
+
+        return checkpoints.run(source, output, options)
+    from rnnconvert.conversion import rebuilt
+
+    assert options.to in KERAS_FILES
+    return rebuilt.run(source, output, kind, options)

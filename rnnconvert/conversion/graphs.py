@@ -1,0 +1,254 @@
+"""TensorFlow's graphs: their cuDNN ops lowered to ordinary ones in a copy, and verified there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from rnnconvert import lowering
+from rnnconvert.errors import OutputError, UsageError
+from rnnconvert.inspection.graphs import LoweredOp, describe, require_tensorflow
+from rnnconvert.kinds import Kind
+from rnnconvert.options import SUFFIX, Options
+from rnnconvert.publish import (
+    check_output,
+    publish,
+    publish_directory,
+    temporary_directory,
+    write_errors,
+)
+from rnnconvert.report import LevelResult, Report, sha256
+from rnnconvert.verification.devices import no_tensorflow_gpu
+
+_REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
+_VARIABLES = "variables"
+"""The folder of a SavedModel that holds its checkpoint."""
+
+
+def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:
+    """Lower the graph of a SavedModel directory, a frozen graph or a MetaGraph.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    require_tensorflow()
+    if options.device == "gpu" and options.verify == "model":
+        _require_gpu(kind)
+    skipped = LevelResult.skipped("not reached")
+    info = describe(source, kind, options.hashes)
+    report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
+                    model_level=(skipped,))  # fmt: skip
+    output = _output_path(source, output, kind)
+    writes = not (options.dry_run or options.check)
+    _check_output(source, output, kind, force=options.force or not writes)
+    with temporary_directory(output.parent if writes else Path(tempfile.gettempdir())) as work:
+        target = work / output.name
+        with write_errors(output):
+            files = _lower(source, target, kind, options)
+        report = replace(
+            report,
+            layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
+            warnings=files.warnings,
+        )
+        if not files.lowered:
+            return replace(report, verdict="nothing-to-convert")
+        if options.check:
+            return report
+        report = _verify(report, source, target, kind, options)
+        result = replace(describe(target, kind, options.hashes), path=str(output))
+        if not writes:
+            return report
+        _publish(target, output, kind)
+    return replace(report, output=result)
+
+
+def _require_gpu(kind: Kind) -> None:
+    """Raise where `--device gpu` can't be done: a GPU that only torch sees runs no graph."""
+    reason = no_tensorflow_gpu() if kind is not Kind.META_GRAPH else "MetaGraphs run on the CPU"
+    if reason:
+        raise UsageError(f"--device gpu: {reason}")
+
+
+def _lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
+    chosen = _lowering_options(options)
+    if kind is Kind.SAVED_MODEL:
+        target.mkdir()
+        return lowering.lower_saved_model_dir(source, target, options=chosen)
+    if kind is Kind.GRAPH:
+        return lowering.lower_frozen_graph(source, target, options=chosen)
+    return lowering.lower_meta_graph_file(source, target, options=chosen)
+
+
+def _lowering_options(options: Options) -> lowering.Options:
+    return lowering.Options(ignore_dropout=options.ignore_dropout, unroll=options.unroll)
+
+
+# --- files ----------------------------------------------------------------------------------
+
+
+def _output_path(source: Path, output: Path | None, kind: Kind) -> Path:
+    """Of a MetaGraph the .meta file: its checkpoint goes by the same name."""
+    extension = {Kind.SAVED_MODEL: "", Kind.GRAPH: ".pb", Kind.META_GRAPH: ".meta"}[kind]
+    stem = source.name if kind is Kind.SAVED_MODEL else source.stem
+    name = f"{stem}{SUFFIX}{extension}"
+    if output is None:
+        return source.with_name(name)
+    if kind is not Kind.SAVED_MODEL and output.is_dir():
+        return output / name
+    if kind is Kind.META_GRAPH and output.suffix != extension:
+        return output.with_name(output.name + extension)  # it was given as a prefix
+    return output
+
+
+def _check_output(source: Path, output: Path, kind: Kind, *, force: bool) -> None:
+    """Refuse an output that can't or mustn't be written."""
+    if kind is not Kind.SAVED_MODEL:
+        for file in _files(source, kind):
+            check_output(file, _moved(file, source, output), force=force, in_place=False)
+        return
+    if not output.parent.is_dir():
+        raise OutputError(f"the directory {output.parent} does not exist", path=str(output))
+    if output.exists():
+        if output.samefile(source):
+            raise UsageError("output and input are the same directory", path=str(output))
+        if not force:
+            raise OutputError("the output exists; use --force to replace it", path=str(output))
+        if output.is_dir() and not (output / "saved_model.pb").exists() and any(output.iterdir()):
+            raise OutputError("the directory holds no SavedModel, and is kept", path=str(output))
+    if not os.access(output.parent, os.W_OK):
+        raise OutputError(f"the directory {output.parent} is not writable", path=str(output))
+
+
+def _files(source: Path, kind: Kind) -> list[Path]:
+    """The files of a graph; a MetaGraph comes last, after the checkpoint that it needs."""
+    if kind is Kind.GRAPH:
+        return [source]
+    return [*reversed(lowering.checkpoint_files(source.with_suffix(""))), source]
+
+
+def _moved(file: Path, source: Path, output: Path) -> Path:
+    """Where a file of NAME.meta goes for OTHER.meta."""
+    rest = file.name.removeprefix(source.stem)
+    return output.with_name(output.stem + rest) if file != source else output
+
+
+def _publish(target: Path, output: Path, kind: Kind) -> None:
+    if kind is Kind.SAVED_MODEL:
+        publish_directory(target, output)
+        return
+    for file in _files(target, kind):
+        publish(file, _moved(file, target, output))
+
+
+# --- verification ---------------------------------------------------------------------------
+
+
+def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Options) -> Report:
+    asked = LevelResult.not_asked(options.verify)
+    if options.verify == "none":
+        return replace(report, weights_level=asked, layers_level=asked, model_level=(asked,),
+                       verdict="unverified")  # fmt: skip
+    weights = _check_weights(source, target, kind)
+    report = replace(report, weights_level=weights, layers_level=asked, model_level=(asked,),
+                     verdict="equivalent")  # fmt: skip
+    choices = _choices(options)
+    if options.verify in ("layers", "model"):
+        report = replace(report, layers_level=_check_ops(source, target, choices, options))
+    if options.verify == "model":
+        models = _run_signatures(source, target, kind, choices, options.device)
+        report = replace(report, model_level=models)
+    report.raise_if_different("; nothing was written")
+    return report
+
+
+def _choices(options: Options) -> lowering.Choices:
+    inputs, default = options.inputs, lowering.Choices()
+    return lowering.Choices(
+        inputs.seed,
+        inputs.batch or default.batch,
+        options.unroll or inputs.timesteps or default.timesteps,
+        unrolled=options.unroll is not None,
+        tolerance=inputs.tolerance if inputs.asked_tolerance else None,
+    )
+
+
+def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
+    """Variables' files are the source's, byte for byte, and so are a graph's constants."""
+    pairs = []
+    if kind is Kind.SAVED_MODEL:
+        files = sorted((source / _VARIABLES).glob("*"))
+        pairs = [(file, target / _VARIABLES / file.name) for file in files]
+    elif kind is Kind.META_GRAPH:
+        pairs = [(file, _moved(file, source, target)) for file in _files(source, kind)[:-1]]
+    for file, copy in pairs:
+        if sha256(file) != sha256(copy):
+            return LevelResult("failed", detail=f"{file.name} is another file", worst=file.name)
+    same, changed = lowering.changed_constants(source, target)
+    if changed:
+        detail = f"the constant {changed[0]} is another"
+        return LevelResult("failed", detail=detail, worst=changed[0])
+    detail = f"{len(pairs)} files of variables and {same} constants, byte for byte"
+    return LevelResult("passed", detail=detail)
+
+
+def _check_ops(
+    source: Path, target: Path, choices: lowering.Choices, options: Options
+) -> LevelResult:
+    """Every lowered op by itself, with the model's parameters."""
+    results = lowering.verify_layers(
+        source, lowered=target, choices=choices, options=_lowering_options(options)
+    )
+    if not results:
+        return LevelResult.skipped("none of the lowered ops computes a layer's outputs")
+    level = LevelResult.of_all(
+        [_level("", result, "tensorflow against the float64 reference") for result in results]
+    )
+    counts = Counter(result.status for result in results)
+    told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return replace(level, detail=f"ops one by one: {told}")
+
+
+def _run_signatures(
+    source: Path, target: Path, kind: Kind, choices: lowering.Choices, device: str
+) -> tuple[LevelResult, ...]:
+    """The whole model on the CPU, and on a GPU where there is one and `device` lets it."""
+    if kind is Kind.META_GRAPH:
+        results = lowering.verify_meta_graph(source, target, choices=choices)
+        levels = [_level(f"op {result.signature}", result, _REFERENCE) for result in results]
+        no_gpu: str | None = "MetaGraphs are run on the CPU only"
+    else:
+        levels = _signatures(source, target, kind, choices, "reference")
+        no_gpu = no_tensorflow_gpu()
+    levels = levels or [LevelResult.skipped("the model has no signature to run", "cpu")]
+    if device == "cpu":
+        return tuple(levels)
+    if no_gpu:
+        return (*levels, LevelResult.skipped(no_gpu, "gpu"))
+    return (*levels, *_signatures(source, target, kind, choices, "gpu"))
+
+
+def _signatures(
+    source: Path, target: Path, kind: Kind, choices: lowering.Choices, original_on: str
+) -> list[LevelResult]:
+    verify = {
+        Kind.SAVED_MODEL: lowering.verify_saved_model,
+        Kind.GRAPH: lowering.verify_frozen_graph,
+    }[kind]
+    engine = "tensorflow, the original on cuDNN, TF32 off" if original_on == "gpu" else _REFERENCE
+    return [
+        replace(
+            _level(f"signature {result.signature}", result, engine),
+            device="gpu" if original_on == "gpu" else "cpu",
+        )
+        for result in verify(source, target, choices=choices, original_on=original_on)
+    ]
+
+
+def _level(what: str, result: lowering.SignatureResult, engine: str) -> LevelResult:
+    return LevelResult(
+        result.status, detail=what, reason=result.reason, device="cpu", engine=engine,
+        max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""Keras models in other containers than HDF5: rebuilt as such a file, which is then converted."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rnnconvert.containers import keras_savedmodel, keras_weights, keras_zip
+from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.conversion import keras_h5
+from rnnconvert.errors import ConversionError, DifferenceError, UsageError
+from rnnconvert.kinds import Kind
+from rnnconvert.options import Options
+from rnnconvert.publish import check_output, publish, temporary_file, write_errors
+from rnnconvert.report import FileInfo, Report
+
+_REBUILD: dict[Kind, Callable[[Path, Path], Any]] = {
+    Kind.SAVED_MODEL: keras_savedmodel.rebuild_h5,
+    Kind.KERAS: keras_zip.rebuild_h5,
+    Kind.KERAS_WEIGHTS: keras_weights.rebuild_weights,
+}
+_WEIGHTS = ".weights.h5"
+_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
+"""The container in which a model without anything to convert is as good as the input."""
+
+
+def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:
+    """Convert the Keras model of a SavedModel, `.keras` or `.weights.h5` file.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    output = _output_path(source, output, kind, options)
+    if output.exists() and output.samefile(source):
+        raise UsageError("output and input are the same file", path=str(output))
+    info = FileInfo.of(source, kind.value, with_hash=options.hashes)
+    with rebuilt_h5(source, kind) as (file, warnings):
+        try:
+            if kind is Kind.KERAS_WEIGHTS:
+                report = _run_weights(source, file, output, options)
+            else:
+                report = keras_h5.run(file, output, options, like=_LIKE[kind])
+        except ConversionError as error:
+            if error.path == str(file):
+                error.path = str(source)
+            if error.report is not None:
+                error.report = replace(error.report, input=info)
+            raise
+    if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+        found = report.input
+        info = replace(info, keras_version=found.keras_version, backend=found.backend)
+    if report.verdict == "nothing-to-convert":
+        warnings = ()  # of what a rebuilt model lacks, and none is written
+    return replace(report, input=info, warnings=(*warnings, *report.warnings))
+
+
+def _output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
+    extension = ".keras" if options.to == "keras" else ".h5"
+    stem = source.stem if source.suffix == ".keras" else source.name
+    if kind is Kind.KERAS_WEIGHTS:
+        extension = _WEIGHTS
+        stem = source.name.removesuffix(extension)
+    name = f"{stem}{options.suffix}{extension}"
+    if output is None:
+        return source.with_name(name)
+    return output / name if output.is_dir() else output
+
+
+def _run_weights(source: Path, rebuilt: Path, output: Path, options: Options) -> Report:
+    """Convert the rebuilt file into another one, whose arrays go into a copy of the source."""
+    check_output(source, output, force=options.force or options.dry_run, in_place=False)
+    everywhere = Path(tempfile.gettempdir())
+    with temporary_file(everywhere, ".h5") as converted:
+        whole = replace(options, force=True, dry_run=False)
+        report = keras_h5.run(rebuilt, converted, whole, like="weights")
+        if report.output is None:  # nothing to convert, or --check
+            return report
+        folder = everywhere if options.dry_run else output.parent
+        with temporary_file(folder, _WEIGHTS) as final:
+            with write_errors(output):
+                keras_weights.write_keras_weights(source, converted, final)
+            _require_arrays(final, converted)
+            if options.dry_run:
+                return replace(report, output=None)
+            info = FileInfo.of(final, Kind.KERAS_WEIGHTS.value, with_hash=options.hashes)
+            publish(final, output)
+    if not output.name.endswith(_WEIGHTS):
+        warning = f"Keras 3 loads this file only under a name that ends in {_WEIGHTS}"
+        report = replace(report, warnings=(*report.warnings, warning))
+    return replace(report, output=replace(info, path=str(output)))
+
+
+def _require_arrays(written: Path, converted: Path) -> None:
+    """What was written, read again like any input, holds the converted arrays bit for bit."""
+    with rebuilt_h5(written, Kind.KERAS_WEIGHTS) as (again, _):
+        found, expected = (_digests(file) for file in (again, converted))
+    if found != expected:
+        raise DifferenceError("the written file holds other arrays, a bug of rnnconvert")
+
+
+def _digests(path: Path) -> list[tuple[Any, ...]]:
+    with open_keras_h5(path) as file:
+        arrays = (file.read(tensor.path) for group in file.groups.values() for tensor in group)
+        return sorted(
+            (array.shape, array.dtype.name, hashlib.sha256(array.tobytes()).hexdigest())
+            for array in arrays
+        )
+
+
+@contextmanager
+def rebuilt_h5(source: Path, kind: Kind) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """The Keras model of another container as a temporary HDF5 file, and warnings."""
+    with temporary_file(Path(tempfile.gettempdir()), ".h5") as file:
+        yield file, _REBUILD[kind](source, file).warnings

@@ -1,0 +1,43 @@
+"""What is inside a model, and what a conversion would do. Nothing is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rnnconvert.errors import ConversionError
+from rnnconvert.kinds import GRAPHS, Kind, kind_of
+from rnnconvert.options import Options
+
+if TYPE_CHECKING:
+    from rnnconvert.inspection.checkpoints import CheckpointInspection
+    from rnnconvert.inspection.graphs import GraphInspection
+    from rnnconvert.inspection.keras import Inspection
+
+
+def run(path: Path, options: Options) -> Inspection | CheckpointInspection | GraphInspection:
+    """Inspect one model.
+
+    Args:
+        options: of it `target`, `hashes` and `stack` are read.
+
+    Raises:
+        ConversionError: it can't be read, or is no model.
+    """
+    try:
+        kind = kind_of(path)
+        # What is imported here brings code that only such inputs need.
+        if kind is Kind.CHECKPOINT:
+            from rnnconvert.inspection import checkpoints
+
+            return checkpoints.run(path, options)
+        if kind in GRAPHS:
+            from rnnconvert.inspection import graphs
+
+            return graphs.run(path, kind, hashes=options.hashes)
+        from rnnconvert.inspection import keras
+
+        return keras.run(path, kind, target=options.target, hashes=options.hashes)
+    except ConversionError as error:
+        error.path = error.path or str(path)
+        raise

@@ -1,0 +1,115 @@
+"""What is inside a SavedModel, frozen graph or MetaGraph: its cuDNN ops and signatures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rnnconvert import lowering
+from rnnconvert.containers import keras_savedmodel
+from rnnconvert.errors import UsageError
+from rnnconvert.frameworks import CannotRun, import_tensorflow
+from rnnconvert.kinds import Kind
+from rnnconvert.report import FileInfo, head
+
+
+@dataclass(frozen=True)
+class LoweredOp:
+    """One op for the report."""
+
+    op: lowering.CudnnOp
+
+    def to_dict(self) -> dict[str, Any]:
+        op = self.op
+        return {
+            "path": op.place,
+            "class_name": op.op,
+            "cell": op.mode,
+            "from": "cudnn-op",
+            "to": "tensorflow-ops" if op.needs_lowering else "left",
+            "units": op.units,
+            "input_dim": op.input_size,
+            "layers": op.num_layers,
+            "direction": op.direction,
+            "flags": [f for f in ("time_major", "is_training") if getattr(op, f)],
+            "params": {"from": None, "to": None, "formula": None},
+            "tensors": [
+                {"source": name, "target": name, "operation": "none", "lossless": True}
+                for name in op.params
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class GraphInspection:
+    """What `inspect` found in a SavedModel or frozen graph.
+
+    Attributes:
+        input: the model.
+        signatures: names, of a SavedModel.
+        ops: every cuDNN op, twins of plain Keras layers included.
+        has_keras_config: whether `--to keras` can rebuild a Keras model.
+    """
+
+    input: FileInfo
+    signatures: tuple[str, ...]
+    ops: tuple[lowering.CudnnOp, ...]
+    has_keras_config: bool
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def verdict(self) -> str:
+        needs = any(op.needs_lowering for op in self.ops)
+        return "convertible" if needs else "nothing-to-convert"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **head("inspect", self.input),
+            "signatures": list(self.signatures),
+            "layers": [LoweredOp(op).to_dict() for op in self.ops],
+            "has_keras_config": self.has_keras_config,
+            "verdict": self.verdict,
+        }
+
+
+def run(path: Path, kind: Kind, *, hashes: bool = True) -> GraphInspection:
+    """The cuDNN ops of a graph. Nothing is written, and no graph is run.
+
+    Raises:
+        UnreadableInputError: it is no such model.
+        UsageError: TensorFlow is missing.
+    """
+    require_tensorflow()
+    info = describe(path, kind, hashes)
+    if kind is Kind.GRAPH:
+        return GraphInspection(info, (), lowering.find_ops(lowering.read_graph_def(path)), False)
+    if kind is Kind.META_GRAPH:
+        graphs = [lowering.read_meta_graph(path)]
+    else:
+        graphs = list(lowering.read_saved_model(path).meta_graphs)
+    return GraphInspection(
+        info,
+        tuple(name for graph in graphs for name in graph.signature_def),
+        tuple(op for graph in graphs for op in lowering.find_ops_in_meta_graph(graph)),
+        kind is Kind.SAVED_MODEL and keras_savedmodel.has_keras_config(path),
+    )
+
+
+def describe(path: Path, kind: Kind, with_hash: bool) -> FileInfo:
+    """Of a MetaGraph, its checkpoint's files belong to it."""
+    files = [path, *lowering.checkpoint_files(path.with_suffix(""))]
+    if kind is not Kind.META_GRAPH:
+        files = []
+    return FileInfo.of(path, kind.value, with_hash=with_hash, files=files)
+
+
+def require_tensorflow() -> None:
+    """Raise UsageError where TensorFlow is missing, which reads and writes graphs."""
+    try:
+        import_tensorflow()
+    except CannotRun as error:
+        raise UsageError(f"lowering a graph: {error}") from error
