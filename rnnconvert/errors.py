@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +33,16 @@ class ConversionError(Exception):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """Errors that are raised inside are about this path, unless they name another."""
+    try:
+        yield
+    except ConversionError as error:
+        error.path = error.path or str(path)
+        raise
 
 
 class DifferenceError(ConversionError):

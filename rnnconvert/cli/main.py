@@ -207,8 +207,9 @@ def cudnn_to_keras(**arguments: Any) -> None:
 
 
 @cli.command("keras-to-cudnn", context_settings=_CONTEXT)
-@conversion_options(".cudnn", ["h5", "weights"])
+@conversion_options(".cudnn", ["h5", "weights", "checkpoint"])
 @verification_options
+@stack_options
 @display_options
 def keras_to_cudnn(**arguments: Any) -> None:
     """Convert LSTM and GRU(reset_after=True) layers to CuDNNLSTM and CuDNNGRU: the inverse.
@@ -240,13 +241,16 @@ def inspect(**arguments: Any) -> None:
 @click.argument("converted", type=click.Path(path_type=Path, readable=False))
 @_choice("--verify", ["weights", "layers", "model"], "model", "How deep to compare.")
 @verification_options
+@stack_options
 @display_options
 def verify(**arguments: Any) -> None:
-    """Compare two model files numerically; either may hold CuDNN layers.
+    """Compare two models numerically; either may hold CuDNN layers or ops.
 
     Whole models are run side by side on the same random inputs; weights-only files are compared
-    tensor by tensor and layer by layer. If the file of --report exists, it is not replaced: its
-    hashes must be those of the two files, so that what is deployed is what was verified.
+    tensor by tensor and layer by layer, RNN stacks of checkpoints with another checkpoint or with
+    a Keras file, SavedModels and graphs by their signatures. If the file of --report exists, it is
+    not replaced: its hashes must be those of the two files, so that what is deployed is what was
+    verified.
     """
     from rnnconvert.cli.commands import verify_pair
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rnnconvert.cli.run import run_command
-from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError
+from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError, errors_of
 
 if TYPE_CHECKING:
     from rnnconvert.cli.output import Output
@@ -217,12 +217,10 @@ def _print(output: Output, document: dict[str, Any], text: str) -> None:
 def _as(kind: type[ConversionError], path: Path) -> Iterator[None]:
     """The ValueError of a layout as an error of the command line, with the file's name."""
     try:
-        yield
+        with errors_of(path):
+            yield
     except ValueError as error:
         raise kind(str(error), path=str(path)) from error
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
 
 
 def _check_paths(path: Path, target: Path, *, force: bool) -> None:

@@ -30,7 +30,7 @@ from rnnconvert.containers.keras_store import (
     write_group,
 )
 from rnnconvert.containers.rebuilt import Rebuilt
-from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError
+from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, errors_of
 from rnnconvert.keras_config.training import Untranslatable, translate
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
 
@@ -195,16 +195,13 @@ def _require_honest(member: zipfile.ZipInfo) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[_Archive]:
     """The members of a `.keras` file; errors get the file's name."""
-    try:
+    with errors_of(path):
         if not path.is_file():
             raise UnreadableInputError("no such file, or not a regular one; expected a .keras file")
         with _reading():
             file = zipfile.ZipFile(path)
         with file:
             yield _Archive(file, path.stat().st_size)
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
 
 
 @contextmanager

@@ -17,7 +17,12 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from rnnconvert.errors import ConversionError, DifferenceError, UnreadableInputError
+from rnnconvert.errors import (
+    ConversionError,
+    DifferenceError,
+    UnreadableInputError,
+    errors_of,
+)
 from rnnconvert.layouts.weights import FLOAT_DTYPES, Array
 
 UNNAMED = ""
@@ -159,9 +164,9 @@ class _Archive(Mapping[str, Array]):
 def _reading(path: Path) -> Iterator[None]:
     """Whatever goes wrong while reading, as one clear error with the file's name."""
     try:
-        yield
-    except ConversionError as error:
-        error.path = error.path or str(path)
+        with errors_of(path):
+            yield
+    except ConversionError:
         raise
     except OSError as error:
         reason = f"can't be read: {error.strerror or error}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnnconvert.conversion.targets import KERAS_FILES, target_of
-from rnnconvert.errors import ConversionError, UsageError
+from rnnconvert.errors import UsageError, errors_of
 from rnnconvert.kinds import Kind, kind_of
 from rnnconvert.options import Options
 from rnnconvert.report import Report
@@ -26,14 +26,11 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    try:
+    with errors_of(source):
         kind = kind_of(source)
         if options.device == "gpu" and options.verify == "model":
             require_gpu()
         return _run(source, output, kind, options)
-    except ConversionError as error:
-        error.path = error.path or str(source)
-        raise
 
 
 def _run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:

@@ -47,7 +47,7 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     with temporary_directory(output.parent if writes else Path(tempfile.gettempdir())) as work:
         target = work / output.name
         with write_errors(output):
-            files = _lower(source, target, kind, options)
+            files = lower(source, target, kind, options)
         report = replace(
             report,
             layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
@@ -72,7 +72,8 @@ def _require_gpu(kind: Kind) -> None:
         raise UsageError(f"--device gpu: {reason}")
 
 
-def _lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
+def lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
+    """Write the lowered graph to `target`, which is of the same kind."""
     chosen = _lowering_options(options)
     if kind is Kind.SAVED_MODEL:
         target.mkdir()
@@ -154,12 +155,10 @@ def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Opt
     weights = _check_weights(source, target, kind)
     report = replace(report, weights_level=weights, layers_level=asked, model_level=(asked,),
                      verdict="equivalent")  # fmt: skip
-    choices = _choices(options)
     if options.verify in ("layers", "model"):
-        report = replace(report, layers_level=_check_ops(source, target, choices, options))
+        report = replace(report, layers_level=_check_ops(source, target, options))
     if options.verify == "model":
-        models = _run_signatures(source, target, kind, choices, options.device)
-        report = replace(report, model_level=models)
+        report = replace(report, model_level=run_signatures(source, target, kind, options))
     report.raise_if_different("; nothing was written")
     return report
 
@@ -194,12 +193,13 @@ def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
     return LevelResult("passed", detail=detail)
 
 
-def _check_ops(
-    source: Path, target: Path, choices: lowering.Choices, options: Options
-) -> LevelResult:
+def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
     """Every lowered op by itself, with the model's parameters."""
     results = lowering.verify_layers(
-        source, lowered=target, choices=choices, options=_lowering_options(options)
+        source,
+        lowered=target,
+        choices=_choices(options),
+        options=_lowering_options(options),
     )
     if not results:
         return LevelResult.skipped("none of the lowered ops computes a layer's outputs")
@@ -211,10 +211,16 @@ def _check_ops(
     return replace(level, detail=f"ops one by one: {told}")
 
 
-def _run_signatures(
-    source: Path, target: Path, kind: Kind, choices: lowering.Choices, device: str
+def run_signatures(
+    source: Path, target: Path, kind: Kind, options: Options
 ) -> tuple[LevelResult, ...]:
-    """The whole model on the CPU, and on a GPU where there is one and `device` lets it."""
+    """The level `model`: on the CPU, and on a GPU where there is one and `--device` lets it.
+
+    Args:
+        source: a graph with cuDNN ops.
+        target: a graph of the same kind without them.
+    """
+    choices = _choices(options)
     if kind is Kind.META_GRAPH:
         results = lowering.verify_meta_graph(source, target, choices=choices)
         levels = [_level(f"op {result.signature}", result, _REFERENCE) for result in results]
@@ -223,7 +229,7 @@ def _run_signatures(
         levels = _signatures(source, target, kind, choices, "reference")
         no_gpu = no_tensorflow_gpu()
     levels = levels or [LevelResult.skipped("the model has no signature to run", "cpu")]
-    if device == "cpu":
+    if options.device == "cpu":
         return tuple(levels)
     if no_gpu:
         return (*levels, LevelResult.skipped(no_gpu, "gpu"))

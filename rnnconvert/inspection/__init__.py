@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnnconvert.errors import ConversionError
+from rnnconvert.errors import errors_of
 from rnnconvert.kinds import GRAPHS, Kind, kind_of
 from rnnconvert.options import Options
 
@@ -24,7 +24,7 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
     Raises:
         ConversionError: it can't be read, or is no model.
     """
-    try:
+    with errors_of(path):
         kind = kind_of(path)
         # What is imported here brings code that only such inputs need.
         if kind is Kind.CHECKPOINT:
@@ -38,6 +38,3 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
         from rnnconvert.inspection import keras
 
         return keras.run(path, kind, target=options.target, hashes=options.hashes)
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise

@@ -13,7 +13,7 @@ from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no pub
 
 from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
-from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
@@ -53,7 +53,7 @@ def load_model(
         NotConvertibleError: no whole model; or it holds a Lambda, a class that is not in
             `custom_objects`, or something that Keras 3 has no form for.
     """
-    try:
+    with errors_of(Path(path)):
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
@@ -62,9 +62,6 @@ def load_model(
                 _refuse_unknown(node, objects, safe_mode)
             model = _build(config, objects, safe_mode)
             _load_weights(model, file)
-    except ConversionError as error:
-        error.path = error.path or str(path)
-        raise
     return model
 
 

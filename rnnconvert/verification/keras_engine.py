@@ -15,6 +15,7 @@ from rnnconvert.errors import ConversionError
 from rnnconvert.frameworks import CannotRun
 from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
+from rnnconvert.verification.initial_values import without_initial_values
 
 Array = np.ndarray[Any, Any]
 LONG = 50
@@ -61,10 +62,16 @@ def load(path: Path, permissions: Permissions) -> Any:
         if is_hdf5(path) and _needs_conversion(path, permissions):
             from rnnconvert.keras import load_model
 
-            return load_model(path, custom_objects=objects, safe_mode=safe)
+            return without_initial_values(
+                lambda: load_model(path, custom_objects=objects, safe_mode=safe)
+            )
         import keras
 
-        return keras.models.load_model(path, custom_objects=objects, compile=False, safe_mode=safe)
+        return without_initial_values(
+            lambda: keras.models.load_model(
+                path, custom_objects=objects, compile=False, safe_mode=safe
+            )
+        )
     except CannotRun:
         raise
     except ConversionError as error:

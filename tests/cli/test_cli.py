@@ -39,11 +39,11 @@ OPTIONS = {
         "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
     ],
     "keras-to-cudnn": [
-        "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
+        *STACKS, "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
         "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
     ],
     "inspect": ["--target", *STACKS, *DISPLAY],
-    "verify": ["--verify", *VERIFICATION, *DISPLAY],
+    "verify": ["--verify", *STACKS, *VERIFICATION, *DISPLAY],
 }  # fmt: skip
 COMMANDS = ["cudnn-to-keras", "inspect"]  # those that take one input
 

@@ -1,4 +1,4 @@
-"""Two model files compared, whoever made them: `rnnconvert verify A B`.
+"""Two Keras files compared.
 
 Both are brought to the portable form by their own plans, tensor by tensor, and must then hold the
 same weights; their layers and the whole models must compute the same.
@@ -6,7 +6,6 @@ same weights; their layers and the whole models must compute the same.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,134 +15,88 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.containers import keras_h5
 from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.conversion.rebuilt import rebuilt_h5
 from rnnconvert.edits import apply_edit
-from rnnconvert.errors import (
-    ConversionError,
-    DifferenceError,
-    NotConvertibleError,
-    UnreadableInputError,
-    UsageError,
-)
-from rnnconvert.kinds import KERAS, Kind, kind_of
+from rnnconvert.errors import NotConvertibleError, errors_of
+from rnnconvert.kinds import Kind
 from rnnconvert.layouts import require_same_function
 from rnnconvert.options import Options
 from rnnconvert.plan import Edit, Plan, Scale, SiteChange, Tensor
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.report import FileInfo, LevelResult, Report
-from rnnconvert.verification.compare import compare
-from rnnconvert.verification.devices import require_gpu
+from rnnconvert.verification.compare import compare as compare_arrays
 from rnnconvert.verification.levels import Side, check_pairs
 from rnnconvert.verification.model_level import check_everywhere
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two files; `file` and `plan` are None for a .keras file, which Keras reads."""
+    """One of the two files; `file` and `plan` are None for a .keras file, which Keras reads.
+
+    `path` is that of the file to read: a temporary one, where the model was rebuilt.
+    """
 
     info: FileInfo
+    path: Path
     file: KerasH5 | None = None
     plan: Plan | None = None
 
 
-def run(original: Path, converted: Path, options: Options, earlier: Path | None = None) -> Report:
-    """Compare two files.
+def compare(
+    original: tuple[Path, Kind],
+    converted: tuple[Path, Kind],
+    options: Options,
+    check: Callable[[FileInfo, FileInfo], None],
+) -> Report:
+    """Compare two Keras models or weights files.
 
     Args:
-        original, converted: Keras .h5 files, whole models or weights only, or .keras files.
-        options: of it `verify`, `device`, `inputs`, `permissions` and `hashes` are read.
-        earlier: a report of an earlier conversion or comparison, whose hashes must be those of the
-            two files.
+        original, converted: path and kind of each.
+        check: called before anything is compared.
 
-    Raises:
-        DifferenceError: they differ, or are not the files of the earlier report.
-        NotConvertibleError: they can't be compared; nothing about them could be.
-        UnreadableInputError: a file can't be read.
+    Returns:
+        The report, whatever its levels say.
     """
-    if options.verify == "none":
-        raise UsageError("verify with --verify none would compare nothing")
-    if options.device == "gpu" and options.verify == "model":
-        require_gpu()
     with ExitStack() as stack:
         sides = []
-        for path in (original, converted):
-            try:
-                sides.append(_open(path, stack, options.hashes or earlier is not None))
-            except ConversionError as error:
-                error.path = error.path or str(path)
-                raise
+        for path, kind in (original, converted):
+            with errors_of(path):
+                sides.append(_open(path, kind, stack, options.hashes))
         first, second = sides
-        if earlier is not None:
-            _require_same_files(earlier, first.info, second.info)
+        check(first.info, second.info)
         report = Report(
             "verify",
             first.info,
             second.info,
             layers=first.plan.sites if first.plan else (),
             verdict="equivalent",
+            weights_level=_weights(first, second, options),
+            layers_level=_layers(first, second, options),
+            model_level=(LevelResult.not_asked(options.verify),),
         )
-        return _compare(report, first, second, options)
+        if options.verify != "model":
+            return report
+        levels = check_everywhere(
+            first.path, second.path, options.inputs, options.permissions, options.device, _no_torch
+        )
+        return replace(report, model_level=levels)
 
 
-def _open(path: Path, stack: ExitStack, with_hash: bool) -> _Side:
-    kind = kind_of(path)
+def _open(path: Path, kind: Kind, stack: ExitStack, with_hash: bool) -> _Side:
+    info = FileInfo.of(path, kind.value, with_hash=with_hash)
     if kind is Kind.KERAS:
-        return _Side(FileInfo.of(path, kind.value, with_hash=with_hash))
-    if kind not in KERAS:
-        raise NotConvertibleError(f"can't be compared: {kind.title}, and no Keras file")
-    if kind is Kind.KERAS_WEIGHTS:
-        info = FileInfo.of(path, kind.value, with_hash=with_hash)
+        return _Side(info, path)
+    if kind is not Kind.KERAS_H5:
         path, _ = stack.enter_context(rebuilt_h5(path, kind))
     file = stack.enter_context(open_keras_h5(path))
     if kind is Kind.KERAS_H5:
-        info = keras_h5.describe(file, with_hash=with_hash)
+        container, version, backend = file.container, file.keras_version, file.backend
+        info = replace(info, container=container, keras_version=version, backend=backend)
     plan = make_plan(file)
     if plan.problems:
         raise NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
-    return _Side(info, file, plan)
-
-
-def _require_same_files(earlier: Path, first: FileInfo, second: FileInfo) -> None:
-    """The hashes that an earlier report recorded, against those of the files now."""
-    try:
-        report = json.loads(earlier.read_text(encoding="utf-8"))
-        recorded = [report["input"]["sha256"], (report["output"] or {}).get("sha256")]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableInputError(
-            f"not the report of one conversion or comparison ({error!r})", path=str(earlier)
-        ) from error
-    for hash_then, info in zip(recorded, (first, second), strict=True):
-        if not hash_then:
-            raise UsageError(f"the report holds no hash to check {info.path} by", path=str(earlier))
-        if hash_then != info.sha256:
-            raise DifferenceError(
-                f"not the file of {earlier}: SHA-256 was {hash_then}, is {info.sha256}",
-                path=info.path,
-            )
-
-
-def _compare(report: Report, first: _Side, second: _Side, options: Options) -> Report:
-    report = replace(
-        report,
-        weights_level=_weights(first, second, options),
-        layers_level=_layers(first, second, options),
-    )
-    if options.verify == "model":
-        levels = check_everywhere(
-            Path(first.info.path), Path(second.info.path), options.inputs, options.permissions,
-            options.device, _no_torch,
-        )  # fmt: skip
-        report = replace(report, model_level=levels)
-    else:
-        report = replace(report, model_level=(LevelResult.not_asked(options.verify),))
-    report.raise_if_different()
-    if all(level.status == "skipped" for _, level in report.levels):
-        reasons = dict.fromkeys(str(level.reason) for _, level in report.levels)
-        error = NotConvertibleError(f"can't be compared: {'; '.join(reasons)}")
-        raise error.with_report(replace(report, verdict="unverified"))
-    return report
+    return _Side(info, path, file, plan)
 
 
 def _no_torch() -> LevelResult:
@@ -218,7 +171,7 @@ def _gap(one: Any, other: Any, ulps: int) -> str | None:
         return f"{one.dtype} {one.shape} in one file, {other.dtype} {other.shape} in the other"
     if one.tobytes() == other.tobytes():
         return None
-    worst = compare(one, other)
+    worst = compare_arrays(one, other)
     if one.dtype.kind == "f" and worst.max_abs <= ulps * float(np.spacing(abs(one[worst.place]))):
         return None
     return f"{worst.at('element ')} differs by {worst.max_abs:.3g}"
