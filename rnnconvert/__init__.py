@@ -41,15 +41,17 @@ __all__ = [
 def convert(
     source: str | PathLike[str], output: str | PathLike[str] | None = None, **options: Any
 ) -> Any:
-    """Convert a Keras HDF5 file with CuDNN layers to one that loads anywhere.
+    """Convert a model with CuDNN layers or ops to one that loads anywhere.
 
     Args:
-        source: the input file; it is never changed, unless with `in_place=True`.
+        source: a model of any kind that the command line takes; it is never changed, unless with
+            `in_place=True`.
         output: where to write; default `model.h5` to `model.portable.h5` beside the input.
         **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
-            to, verify, target, optimizer, force, in_place,
-            dry_run, check, hashes, device, seed, batch, timesteps, rtol, atol, allow_code,
-            custom_objects (a mapping, or a list of "module:name").
+            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, seed,
+            batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
+            "module:name"), names, ignore_dropout, unroll; and of checkpoints' RNN stacks cell,
+            num_layers, num_units, input_size, direction, scope, forget_bias, activation.
 
     Returns:
         The `Report`; `report.to_dict()` is its JSON form.
@@ -70,13 +72,14 @@ def verify(
     earlier_report: str | PathLike[str] | None = None,
     **options: Any,
 ) -> Any:
-    """Compare two model files numerically; either may hold CuDNN layers.
+    """Compare two models numerically; either may hold CuDNN layers or ops.
 
     Args:
-        original, converted: Keras .h5 (whole models or weights only) or .keras files.
+        original, converted: two Keras files; two graphs of one kind; or a checkpoint and another
+            one, or the Keras file of its RNN stack.
         earlier_report: JSON report of an earlier run; its hashes must be those of the two files.
         **options: verify, device, hashes, seed, batch, timesteps, rtol, atol, allow_code,
-            custom_objects, as of `convert`.
+            custom_objects, and those of checkpoints' RNN stacks, as of `convert`.
 
     Returns:
         The `Report`, with the verdict "equivalent".
