@@ -144,8 +144,9 @@ class Output:
         bodies[type(found).__name__](found)
 
     def _keras(self, found: Inspection) -> None:
-        self._model(found)
-        self._sites(found.plan.sites)
+        if found.model:  # else a warning said why its layers can't be listed
+            self._model(found)
+            self._sites(found.plan.sites)
         if self.verbose:
             self._details(found.plan.sites, found.plan.config_changes)
         self._points(found.plan.target_points)

@@ -39,6 +39,11 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     if output.exists() and output.samefile(source):
         raise UsageError("output and input are the same file", path=str(output))
     info = FileInfo.of(source, kind.value, with_hash=options.hashes)
+    if kind is Kind.KERAS and options.to == "keras":
+        version = keras_zip.loads_as_it_is(source)
+        if version:
+            info = replace(info, keras_version=version)
+            return Report(options.command, info, verdict="nothing-to-convert")
     with rebuilt_h5(source, kind) as (file, warnings):
         try:
             if kind is Kind.KERAS_WEIGHTS:

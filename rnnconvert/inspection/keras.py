@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rnnconvert.containers import keras_zip
 from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
 from rnnconvert.conversion.rebuilt import rebuilt_h5
+from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_config.tree import children, layer_name, root
 from rnnconvert.kinds import Kind
 from rnnconvert.plan import Plan
@@ -77,6 +79,17 @@ def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) 
         with open_keras_h5(path) as file:
             return _inspect(file, describe(file, with_hash=hashes), target)
     info = FileInfo.of(path, kind.value, with_hash=hashes)
+    try:
+        return _inspect_rebuilt(path, kind, info, target)
+    except NotConvertibleError as error:
+        version = keras_zip.loads_as_it_is(path) if kind is Kind.KERAS else None
+        if version is None:
+            raise
+        plan = Plan(warnings=(f"its layers can't be listed: {error}",))
+        return Inspection(replace(info, keras_version=version), (), plan)
+
+
+def _inspect_rebuilt(path: Path, kind: Kind, info: FileInfo, target: str) -> Inspection:
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
         if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
             info = replace(info, keras_version=file.keras_version, backend=file.backend)

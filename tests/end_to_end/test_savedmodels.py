@@ -138,6 +138,30 @@ def test_a_keras_file_of_keras_2_becomes_one_of_keras_3(path, tmp_path):
 # --- the command ----------------------------------------------------------------------------
 
 
+def test_a_keras_3_file_with_layers_of_ones_own_needs_nothing(cli, tmp_path):
+    """What its layers are made of is not known, but Keras 3 wrote it and loads it."""
+    keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
+
+    class Mine(keras.Model):
+        def __init__(self, **config):
+            super().__init__(**config)
+            self.lstm = keras.layers.LSTM(4)
+
+        def call(self, x):
+            return self.lstm(x)
+
+    model = Mine()
+    model(np.zeros((2, 6, 3)))
+    model.save(tmp_path / "mine.keras")
+    assert cli("cudnn-to-keras", "--check", "mine.keras").code == 0
+    shown = cli("inspect", "mine.keras")
+    assert (shown.code, "can't be listed" in shown.err) == (0, True)
+    assert "weights" not in shown.out
+    assert "nothing to convert" in shown.out
+    refused = cli("cudnn-to-keras", "mine.keras", "-o", "out.h5")
+    assert (refused.code, "only Sequential and functional" in refused.err) == (4, True)
+
+
 def test_inspect_shows_signatures_and_ops(cli):
     result = cli("inspect", FIXTURES / "tf115" / "contrib_gru_bi2" / "model")
     assert result.code == 0
