@@ -212,6 +212,8 @@ class Output:
         if found.signatures:
             self._out.print(f"  signatures: {printable(', '.join(found.signatures))}")
         self._ops(found.ops)
+        if found.only_rebuilds:
+            self._out.print("  a Keras model with CuDNN layers, saved without its functions")
         if found.has_keras_config:
             self._out.print("  holds a Keras model: --to keras rebuilds it")
         if found.verdict == "convertible":

@@ -31,7 +31,7 @@ from rnnconvert.containers.keras_store import (
 )
 from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, errors_of
-from rnnconvert.keras_config.recurrent import CUDNN_CLASSES
+from rnnconvert.keras_config.recurrent import names_cudnn_layers
 from rnnconvert.keras_config.training import Untranslatable, translate
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
 
@@ -78,13 +78,7 @@ def loads_as_it_is(path: Path) -> str | None:
     with _opened(path) as archive:
         config = archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
         version = _version(archive)
-    return None if _major(version) < 3 or _names_cudnn(config) else version
-
-
-def _names_cudnn(value: Any) -> bool:
-    if isinstance(value, dict):
-        return value.get("class_name") in CUDNN_CLASSES or any(map(_names_cudnn, value.values()))
-    return isinstance(value, list) and any(map(_names_cudnn, value))
+    return None if _major(version) < 3 or names_cudnn_layers(config) else version
 
 
 def rebuild_h5(path: Path, target: Path) -> Rebuilt:

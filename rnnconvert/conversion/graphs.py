@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnnconvert import lowering
-from rnnconvert.errors import OutputError, UsageError
-from rnnconvert.inspection.graphs import LoweredOp, describe, require_tensorflow
+from rnnconvert.containers.keras_savedmodel import has_keras_config
+from rnnconvert.errors import NotConvertibleError, OutputError, UsageError
+from rnnconvert.inspection.graphs import LoweredOp, describe, only_rebuilds, require_tensorflow
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
 from rnnconvert.publish import (
@@ -54,6 +55,11 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             warnings=files.warnings,
         )
         if not files.lowered:
+            if kind is Kind.SAVED_MODEL and has_keras_config(source) and only_rebuilds(source):
+                raise NotConvertibleError(
+                    "a Keras model with CuDNN layers, saved without its functions "
+                    "(save_traces=False), so there is no graph to lower; --to keras rebuilds it"
+                ).with_report(replace(report, verdict="not-convertible"))
             return replace(report, verdict="nothing-to-convert")
         if options.check:
             return report

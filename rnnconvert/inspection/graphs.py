@@ -10,6 +10,7 @@ from rnnconvert import lowering
 from rnnconvert.containers import keras_savedmodel
 from rnnconvert.errors import UsageError
 from rnnconvert.frameworks import CannotRun, import_tensorflow
+from rnnconvert.keras_config.recurrent import names_cudnn_layers
 from rnnconvert.kinds import Kind
 from rnnconvert.report import FileInfo, head
 
@@ -50,12 +51,15 @@ class GraphInspection:
         signatures: names, of a SavedModel.
         ops: every cuDNN op, twins of plain Keras layers included.
         has_keras_config: whether `--to keras` can rebuild a Keras model.
+        only_rebuilds: a Keras model with CuDNN layers, saved without any function: there is no
+            graph to lower.
     """
 
     input: FileInfo
     signatures: tuple[str, ...]
     ops: tuple[lowering.CudnnOp, ...]
-    has_keras_config: bool
+    has_keras_config: bool = False
+    only_rebuilds: bool = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -63,7 +67,7 @@ class GraphInspection:
 
     @property
     def verdict(self) -> str:
-        needs = any(op.needs_lowering for op in self.ops)
+        needs = self.only_rebuilds or any(op.needs_lowering for op in self.ops)
         return "convertible" if needs else "nothing-to-convert"
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +76,7 @@ class GraphInspection:
             "signatures": list(self.signatures),
             "layers": [LoweredOp(op).to_dict() for op in self.ops],
             "has_keras_config": self.has_keras_config,
+            "only_rebuilds": self.only_rebuilds,
             "verdict": self.verdict,
         }
 
@@ -86,17 +91,35 @@ def run(path: Path, kind: Kind, *, hashes: bool = True) -> GraphInspection:
     require_tensorflow()
     info = describe(path, kind, hashes)
     if kind is Kind.GRAPH:
-        return GraphInspection(info, (), lowering.find_ops(lowering.read_graph_def(path)), False)
+        return GraphInspection(info, (), lowering.find_ops(lowering.read_graph_def(path)))
     if kind is Kind.META_GRAPH:
         graphs = [lowering.read_meta_graph(path)]
     else:
         graphs = list(lowering.read_saved_model(path).meta_graphs)
+    has_config = kind is Kind.SAVED_MODEL and keras_savedmodel.has_keras_config(path)
     return GraphInspection(
         info,
-        tuple(name for graph in graphs for name in graph.signature_def),
+        tuple(name for graph in graphs for name in _signatures(graph)),
         tuple(op for graph in graphs for op in lowering.find_ops_in_meta_graph(graph)),
-        kind is Kind.SAVED_MODEL and keras_savedmodel.has_keras_config(path),
+        has_config,
+        has_config and only_rebuilds(path),
     )
+
+
+def only_rebuilds(path: Path) -> bool:
+    """Whether a Keras SavedModel has CuDNN layers in its config, and no function that runs them.
+
+    `model.save(path, save_traces=False)` makes such a model.
+    """
+    for graph in lowering.read_saved_model(path).meta_graphs:
+        if _signatures(graph) or graph.object_graph_def.concrete_functions:
+            return False
+    return names_cudnn_layers(keras_savedmodel.config_of(path).model)
+
+
+def _signatures(graph: Any) -> list[str]:
+    """Names of the signatures that users call; TensorFlow keeps its own ops among them."""
+    return [name for name in graph.signature_def if not name.startswith("__saved_model_")]
 
 
 def describe(path: Path, kind: Kind, with_hash: bool) -> FileInfo:

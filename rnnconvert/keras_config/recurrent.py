@@ -24,6 +24,14 @@ GATE_COUNTS = (
 FLAGS = ("return_sequences", "return_state", "go_backwards", "stateful", "unroll", "time_major")
 
 
+def names_cudnn_layers(config: Any) -> bool:
+    """Whether a class of CuDNN layers is named anywhere in a config of any form."""
+    if isinstance(config, dict):
+        named = config.get("class_name") in tuple(CUDNN_CLASSES)
+        return named or any(map(names_cudnn_layers, config.values()))
+    return isinstance(config, list) and any(map(names_cudnn_layers, config))
+
+
 @dataclass(frozen=True)
 class RecurrentLayer:
     """One direction of one recurrent layer, as the config describes it.

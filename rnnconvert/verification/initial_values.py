@@ -21,22 +21,21 @@ def without_initial_values(load: Callable[[], Loaded]) -> Loaded:
 
     Most of the time of loading a large model goes into values that are overwritten at once, above
     all into the QR factorizations of orthogonal ones. Here every floating weight that a layer adds
-    starts as `FILL` instead. That changes nothing about the model: a weight that `load` has
-    overwritten does not remember what it started as. And should one still hold `FILL` afterwards,
-    as where a custom layer does not load all its weights, `load` is called once more with Keras'
-    own initial values. So no missing weight can pass for a loaded one, or look equal in two models.
-    What a layer computes by an initializer without making a weight of it is not touched.
+    starts as `FILL` instead. It is sound because a weight that `load` has overwritten does not
+    remember what it started as. Where a tensor is missing Keras raises; but a custom layer may load
+    only some of its weights, and two models with the same `FILL` in them would look equal where
+    random values did not. So if a weight still holds `FILL` afterwards, `load` is called once more,
+    with Keras' own initial values. Neither is an initializer touched that a layer calls for
+    something else than a weight: that is in no file.
 
-    Only this thread is affected; loads of several threads wait for each other.
+    Other threads' layers are not affected; loads of several threads wait for each other.
 
     Args:
         load: builds a model and gives it its weights; called twice at most.
     """
     with _filled_weights() as weights:
         loaded = load()
-    if any(_is_filled(weight) for weight in weights):
-        return load()
-    return loaded
+    return load() if any(_is_filled(weight) for weight in weights) else loaded
 
 
 @contextmanager

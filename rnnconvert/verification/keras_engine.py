@@ -215,17 +215,21 @@ def as_float64(model: Any, permissions: Permissions, *, wobble: float = 0.0, see
     from rnnconvert.keras import custom_objects
 
     objects = {**custom_objects(), **permissions.custom_objects}
-    generator = np.random.default_rng(seed)
-    try:
+
+    def build() -> Any:
+        generator = np.random.default_rng(seed)
         config = _in_float64(model.get_config())
         with SafeModeScope(not permissions.allow_code):
             twin = type(model).from_config(config, custom_objects=objects)
         weights = [np.asarray(weight) for weight in model.get_weights()]
         twin.set_weights([_wobbled(weight, wobble, generator) for weight in weights])
+        return twin
+
+    try:
+        return without_initial_values(build)
     except Exception as error:
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise CannotRun(f"no float64 twin can be built: {last}") from error
-    return twin
 
 
 def _wobbled(weight: Array, wobble: float, generator: np.random.Generator) -> Array:

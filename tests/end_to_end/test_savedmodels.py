@@ -290,3 +290,27 @@ def test_a_wrong_lowering_is_caught_and_nothing_is_left(tmp_path, monkeypatch):
             FIXTURES / "tf115" / "frozen_contrib_gru2" / "frozen.pb", tmp_path / "out.pb"
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_keras_model_without_functions_can_only_be_rebuilt(cli, tmp_path):
+    """As `save_traces=False` leaves it: configuration and variables."""
+    from rnnconvert import lowering
+
+    source = shutil.copytree(
+        next(iter(sorted(FIXTURES.glob("*/keras_save/model")))), tmp_path / "m"
+    )
+    proto = lowering.read_saved_model(source)
+    for graph in proto.meta_graphs:
+        for name in list(graph.signature_def):
+            if not name.startswith("__"):
+                del graph.signature_def[name]
+        graph.object_graph_def.concrete_functions.clear()
+        kept = [f for f in graph.graph_def.library.function if "traced" in f.signature.name]
+        del graph.graph_def.library.function[:]
+        graph.graph_def.library.function.extend(kept)
+    (source / "saved_model.pb").write_bytes(proto.SerializeToString())
+    shown = cli("inspect", source)
+    assert "saved without its functions" in shown.out
+    refused = cli("cudnn-to-keras", source, "-o", "out")
+    assert (refused.code, "--to keras rebuilds it" in refused.err) == (4, True)
+    assert cli("cudnn-to-keras", source, "-o", "out.h5", "--verify", "layers").code == 0

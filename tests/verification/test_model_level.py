@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
+import zipfile
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 from file_mutants import FILE_MUTANTS, layers_of
 from helpers import make_model_h5, read_config, write_config
@@ -25,7 +28,8 @@ pytest.importorskip("keras.ops", reason="Keras 3 is not installed")
 pytestmark = pytest.mark.slow
 
 from rnnconvert import frameworks
-from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.initial_values import FILL, without_initial_values
+from rnnconvert.verification.keras_engine import CannotLoad, Permissions, as_float64, load
 from rnnconvert.verification.model_level import check_models
 
 CASES = [(mutant, cell) for mutant in TENSOR_MUTANTS for cell in mutant.cells]
@@ -298,3 +302,139 @@ def test_a_converted_file_that_does_not_load_is_a_failure(converted, tmp_path):
         layers_of(config, "LSTM")[0]["units"] = 9
         file.attrs["model_config"] = json.dumps(config)
     assert check(converted[0], wrong).status == "failed"
+
+
+# --- initial values -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_keras_file(converted, tmp_path):
+    """The converted model in Keras 3's own format."""
+    keras.models.load_model(converted[1], compile=False).save(tmp_path / "m.keras")
+    return tmp_path / "m.keras"
+
+
+def weights_of(model) -> list[np.ndarray]:
+    return [np.asarray(weight) for weight in model.get_weights()]
+
+
+def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_no_orthogonal_values_are_computed_only_to_be_overwritten(
+    converted, as_keras_file, monkeypatch
+):
+    plain = weights_of(keras.models.load_model(converted[1], compile=False))
+    original = weights_of(rnnconvert.keras.load_model(converted[0]))
+
+    def called(*args, **named):
+        raise AssertionError("an initial value was computed")
+
+    monkeypatch.setattr(keras.initializers.Orthogonal, "__call__", called)
+    assert same(weights_of(load(converted[0], Permissions())), original)
+    for path in (converted[1], as_keras_file):
+        model = load(path, Permissions())
+        assert same(weights_of(model), plain)
+        assert same(weights_of(as_float64(model, Permissions())), plain)
+    with pytest.raises(AssertionError, match="an initial value was computed"):
+        keras.models.load_model(converted[1], compile=False)
+
+
+def without_a_tensor(source: Path, target: Path) -> Path:
+    """A copy that lacks the last recurrent kernel."""
+    target.write_bytes(source.read_bytes())
+    with h5py.File(target, "r+") as file:
+        groups = [g for g in file["model_weights"].values() if len(g.attrs["weight_names"]) == 3]
+        names = list(groups[-1].attrs["weight_names"])
+        (lost,) = [name for name in names if "recurrent" in str(name)]
+        del groups[-1][lost]
+        groups[-1].attrs["weight_names"] = [name for name in names if name != lost]
+    return target
+
+
+def test_a_tensor_that_is_missing_is_noticed(converted, as_keras_file, tmp_path):
+    source, right = converted
+    assert check(source, without_a_tensor(right, tmp_path / "wrong.h5")).status == "failed"
+    assert check(without_a_tensor(source, tmp_path / "old.h5"), right).status == "skipped"
+    assert check(source, as_keras_file).status == "passed"
+    with zipfile.ZipFile(as_keras_file) as old, zipfile.ZipFile(tmp_path / "w.keras", "w") as new:
+        for name in old.namelist():
+            (tmp_path / name).write_bytes(old.read(name))
+        with h5py.File(tmp_path / "model.weights.h5", "r+") as file:
+            kernels = []
+            file.visit(lambda name: kernels.append(name) if name.endswith("cell/vars/1") else None)
+            del file[kernels[0]]
+        for name in old.namelist():
+            new.write(tmp_path / name, name)
+    assert check(source, tmp_path / "w.keras").status == "failed"
+
+
+FORGETFUL = """
+import keras
+
+class Forgetful(keras.layers.Layer):
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(shape[-1], 3), initializer="glorot_uniform")
+
+    def call(self, x):
+        return x @ self.kernel
+
+    def load_own_variables(self, store):
+        pass
+"""
+
+
+def test_a_weight_that_is_not_loaded_is_as_random_as_ever(tmp_path):
+    """Both models lack it: equal values would hide that."""
+    scope: dict = {}
+    exec(FORGETFUL, scope)  # a class that pickles nowhere and registers nothing
+    inputs = keras.Input((5, 4))
+    model = keras.Sequential([inputs, keras.layers.GRU(6), scope["Forgetful"]()])
+    model.save(tmp_path / "m.keras")
+    permissions = Permissions(custom_objects=scope)
+    loaded = load(tmp_path / "m.keras", permissions)
+    assert same(weights_of(loaded.layers[0]), weights_of(model.layers[0]))
+    (kernel,) = weights_of(loaded.layers[-1])
+    assert np.unique(kernel).size == kernel.size
+    result = check_models(tmp_path / "m.keras", tmp_path / "m.keras", Inputs(), permissions)
+    assert result.status == "failed"
+
+
+def test_keras_is_left_as_it_was(converted, tmp_path):
+    before = keras.layers.Layer.add_weight
+    load(converted[1], Permissions())
+    assert keras.layers.Layer.add_weight is before
+    with pytest.raises(CannotLoad):
+        load(without_a_tensor(converted[1], tmp_path / "wrong.h5"), Permissions())
+    assert keras.layers.Layer.add_weight is before
+
+
+def test_only_weights_and_only_of_this_thread_start_filled():
+    found = {}
+
+    def build_dense() -> np.ndarray:
+        layer = keras.layers.Dense(4)
+        layer.build((None, 3))
+        return np.array(layer.get_weights()[0])
+
+    def load_nothing():
+        if not found:  # the first time
+            found["here"] = build_dense()
+            other = threading.Thread(target=lambda: found.update(there=build_dense()))
+            other.start()
+            other.join()
+            layer = keras.layers.Layer()
+            ones = keras.initializers.Ones()
+            count = layer.add_weight(shape=(2,), initializer=ones, dtype="int32", trainable=False)
+            found["count"] = np.array(keras.ops.convert_to_numpy(count))
+            constant = keras.initializers.Orthogonal(seed=1)((3, 4))
+            found["constant"] = np.array(keras.ops.convert_to_numpy(constant))
+            return "filled"
+        return "random"
+
+    assert without_initial_values(load_nothing) == "random"
+    assert (found["here"] == FILL).all()
+    assert (found["there"] != FILL).all()
+    assert found["count"].tolist() == [1, 1]
+    assert np.allclose(found["constant"] @ found["constant"].T, np.eye(3), atol=1e-5)
