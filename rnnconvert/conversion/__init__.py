@@ -28,6 +28,8 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     """
     with errors_of(source):
         kind = kind_of(source)
+        if source.name in ("", ".."):  # the output's name is made of the input's
+            source = source.resolve()
         if options.device == "gpu" and options.verify == "model":
             require_gpu()
         return _run(source, output, kind, options)

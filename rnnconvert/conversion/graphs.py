@@ -116,6 +116,8 @@ def _check_output(source: Path, output: Path, kind: Kind, *, force: bool) -> Non
         for file in _files(source, kind):
             check_output(file, _moved(file, source, output), force=force, in_place=False)
         return
+    if source.resolve() in output.resolve().parents:
+        raise UsageError("the output would be inside the input", path=str(output))
     if not output.parent.is_dir():
         raise OutputError(f"the directory {output.parent} does not exist", path=str(output))
     if output.exists():

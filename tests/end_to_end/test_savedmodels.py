@@ -257,6 +257,15 @@ def test_a_directory_that_holds_something_else_is_kept(tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
 
 
+def test_the_current_directory_as_a_model(cli, tmp_path, monkeypatch):
+    source = shutil.copytree(FIXTURES / "tf112" / "contrib_tanh2" / "model", tmp_path / "model")
+    monkeypatch.chdir(source)
+    inside = cli("cudnn-to-keras", ".", "-o", "out")
+    assert (inside.code, "inside the input" in inside.err) == (2, True)
+    assert cli("cudnn-to-keras", ".", "--verify", "weights").code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model.portable"]
+
+
 def test_input_and_output_must_differ():
     source = FIXTURES / "tf112" / "contrib_tanh2" / "model"
     with pytest.raises(UsageError, match="same"):
