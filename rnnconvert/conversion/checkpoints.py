@@ -50,8 +50,8 @@ from rnnconvert.tf1.rewrite import (
     unpack_place,
 )
 from rnnconvert.tf1.stack import Stack, StackOptions
+from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.inputs import Array
-from rnnconvert.verification.keras_engine import engine_name
 from rnnconvert.verification.stacks import (
     Run,
     check_stack_layers,
@@ -335,26 +335,24 @@ class _Job:
         return layouts.CELLS[stack.cell].merges_biases or tf1
 
     def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
-        gpu = LevelResult.skipped("checkpoints are run on the CPU only", "gpu")
         if self.to not in ("h5", "keras"):
             reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
             return [LevelResult.skipped(reason, "cpu")]
         try:
-            keras = import_keras()
+            import_keras()
         except CannotRun as error:
             return [LevelResult.skipped(str(error), "cpu")]
-
-        def run_keras(model: Path, x: Array) -> Array:
-            with keras.device("cpu:0"):
-                loaded = keras.models.load_model(model, compile=False)
-                result: Array = keras.ops.convert_to_numpy(loaded(x, training=False))
-            return result
-
+        gpu = find_gpu() if self.options.device != "cpu" else None
+        on_gpu = gpu is not None and gpu.engine == "keras"
         checked = [
-            check_stack_model(stack, source, file, self.options.inputs, engine_name(), run_keras)
+            check_stack_model(stack, source, file, self.options.inputs, device)
+            for device in (("cpu", "gpu") if on_gpu else ("cpu",))
             for stack, source, file in zip(self.stacks, sources, files, strict=True)
         ]
-        return [*checked, gpu]
+        if gpu is None or on_gpu:
+            return checked
+        reason = gpu.looked_for if gpu.engine is None else "only torch sees a GPU, Keras does not"
+        return [*checked, LevelResult.skipped(reason, "gpu")]
 
     def _output_info(self, output: Path, files: list[Path]) -> FileInfo:
         kinds = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rnnconvert.errors import ConversionError
 from rnnconvert.frameworks import CannotRun
 from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
+from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
 
 Array = np.ndarray[Any, Any]
@@ -44,6 +46,31 @@ def engine_name() -> str:
     import keras
 
     return f"keras {keras.__version__} ({keras.backend.backend()})"
+
+
+def device_name(device: str) -> str:
+    """ "cpu" or "gpu" as Keras names it. With "cpu:0" its torch backend can't build an LSTM."""
+    import keras
+
+    is_torch_cpu = keras.backend.backend() == "torch" and device == "cpu"
+    return device if is_torch_cpu else f"{device}:0"
+
+
+def run_file(path: Path, x: Array, device: str) -> Array:
+    """The output of a portable model of one input and one output; without TF32 on a GPU.
+
+    Args:
+        path: a file that Keras 3 loads by itself.
+        device: "cpu" or "gpu".
+    """
+    import keras
+
+    with keras.device(device_name(device)), ExitStack() as stack:
+        if device == "gpu":
+            stack.enter_context(tf32_off(keras.backend.backend()))
+        model = keras.models.load_model(path, compile=False)
+        result: Array = keras.ops.convert_to_numpy(model(x, training=False))
+    return result
 
 
 def load(path: Path, permissions: Permissions) -> Any:

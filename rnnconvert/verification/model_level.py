@@ -27,6 +27,7 @@ from rnnconvert.verification.keras_engine import (
     Permissions,
     Runner,
     as_float64,
+    device_name,
     engine_name,
     load,
 )
@@ -94,7 +95,7 @@ def check_models(
     except CannotRun as error:
         return LevelResult("skipped", reason=str(error), device=device)
     result = LevelResult("passed", device=device, engine=engine_name(), seed=inputs.seed)
-    with keras.device(_device_name(device)), ExitStack() as stack:
+    with keras.device(device_name(device)), ExitStack() as stack:
         if device == "gpu":
             from rnnconvert.keras.layers import on_cudnn
 
@@ -102,14 +103,6 @@ def check_models(
             stack.enter_context(on_cudnn())
             result = replace(result, engine=f"{result.engine}, cuDNN, TF32 off")
         return _check_models((original, converted), inputs, permissions, result)
-
-
-def _device_name(device: str) -> str:
-    """As Keras names it. With "cpu:0" its torch backend can't even build an LSTM."""
-    import keras
-
-    is_torch_cpu = keras.backend.backend() == "torch" and device == "cpu"
-    return device if is_torch_cpu else f"{device}:0"
 
 
 def _check_models(

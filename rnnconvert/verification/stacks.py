@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rnnconvert.tf1.stack import Stack
 from rnnconvert.verification import cudnn_reference, keras_reference, tf1_reference
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
 from rnnconvert.verification.inputs import BATCH, TIMESTEPS, Array, Inputs
+from rnnconvert.verification.keras_engine import engine_name, run_file
 
 Run = Callable[[Array], Array]
 """From input (batch, time, inputs) to outputs (batch, time, units of all directions)."""
@@ -185,22 +187,21 @@ def check_stack_model(
     source: Run,
     model: Path,
     inputs: Inputs,
-    engine: str,
-    run: Callable[[Path, Array], Array],
+    device: str,
 ) -> LevelResult:
     """The written Keras model, run by Keras, against the source's equations in float64.
 
     Args:
-        engine: its name.
-        run: runs a model file on an array.
+        device: "cpu" or "gpu"; on a GPU TF32 is off.
     """
     x = _input(stack, inputs)
     expected = source(x.astype(np.float64))
-    found = run(model, x)
+    found = run_file(model, x, device)
     width = stack.input_size + stack.num_units
     tolerance = 4.0 * stack.num_layers * x.shape[1] * float(np.sqrt(width)) * EPS[stack.dtype]
     tolerance *= max(1.0, largest_of(expected))
-    return _result(stack, compare(expected, found), tolerance, expected, inputs, engine)
+    result = _result(stack, compare(expected, found), tolerance, expected, inputs)
+    return replace(result, device=device, engine=engine_name())
 
 
 def _input(stack: Stack, inputs: Inputs) -> Array:
@@ -216,7 +217,6 @@ def _result(
     tolerance: float,
     expected: Array,
     inputs: Inputs,
-    engine: str | None = None,
 ) -> LevelResult:
     if inputs.asked_tolerance:
         tolerance = inputs.tolerance(largest_of(expected))
@@ -224,6 +224,6 @@ def _result(
     return LevelResult(
         "passed" if in_tolerances(gap.max_abs, tolerance) <= 1 else "failed",
         detail=f"{stack.scope}: {stack.num_layers} layers, {steps} time steps, batch {batch}",
-        device="cpu", engine=engine, max_abs=gap.max_abs,
+        device="cpu", max_abs=gap.max_abs,
         max_rel=gap.max_rel, tolerance=tolerance, worst=gap.at(stack.scope), seed=inputs.seed,
     )  # fmt: skip

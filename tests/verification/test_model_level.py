@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import zipfile
 from pathlib import Path
@@ -375,7 +378,8 @@ import keras
 
 class Forgetful(keras.layers.Layer):
     def build(self, shape):
-        self.kernel = self.add_weight(shape=(shape[-1], 3), initializer="glorot_uniform")
+        initializer = keras.initializers.GlorotUniform()
+        self.kernel = self.add_weight(shape=(shape[-1], 3), initializer=initializer)
 
     def call(self, x):
         return x @ self.kernel
@@ -438,3 +442,37 @@ def test_only_weights_and_only_of_this_thread_start_filled():
     assert (found["there"] != FILL).all()
     assert found["count"].tolist() == [1, 1]
     assert np.allclose(found["constant"] @ found["constant"].T, np.eye(3), atol=1e-5)
+
+
+IN_ANOTHER_BACKEND = """
+import sys
+from pathlib import Path
+import keras
+from rnnconvert.verification.inputs import Inputs
+from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.model_level import check_models
+assert keras.backend.backend() == sys.argv[1]
+
+def called(*args, **named):
+    raise AssertionError("an initial value was computed")
+
+keras.initializers.Orthogonal.__call__ = called
+original, *others = map(Path, sys.argv[2:])
+for other in others:
+    print(check_models(original, other, Inputs(), Permissions()).status)
+"""
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_other_backends(converted, as_keras_file, tmp_path, backend):
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    wrong = without_a_tensor(converted[1], tmp_path / "wrong.h5")
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_BACKEND, backend, *converted, as_keras_file, wrong],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "KERAS_BACKEND": backend},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["passed", "passed", "failed"]
