@@ -71,11 +71,17 @@ REAL = sorted(
 )
 
 
+_LONG = 50
+"""Time steps from which tracing a graph, which takes seconds, is faster than eager steps."""
+
+
 def predict(keras_model: object, inputs: list[np.ndarray]) -> list[np.ndarray]:
     """All outputs of a Keras model, the whole input as one batch."""
     given = inputs if len(inputs) > 1 else inputs[0]
-    # One eager call: `predict` would trace a graph first, for seconds.
-    outputs = keras_model(given, training=False)  # type: ignore[operator]
+    if max(each.shape[1] for each in inputs if each.ndim > 1) > _LONG:
+        outputs = keras_model.predict_on_batch(given)  # type: ignore[attr-defined]
+    else:
+        outputs = keras_model(given, training=False)  # type: ignore[operator]
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
     return [np.asarray(output) for output in outputs]
 

@@ -14,7 +14,6 @@ from rnnconvert.errors import UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
 
 DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
-_NO_DRIVER = f"no CUDA device: no CUDA driver ({DRIVERS[0]}) is installed"
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Gpu:
 def find_gpu() -> Gpu:
     """Look for a GPU with cuDNN. Without a CUDA driver nothing heavy is imported."""
     if not _has_driver():
-        return Gpu(None, _NO_DRIVER)
+        return Gpu(None, _no_driver())
     tried = []
     try:
         backend = import_keras().backend.backend()
@@ -60,7 +59,7 @@ def find_gpu() -> Gpu:
 def no_tensorflow_gpu() -> str | None:
     """Why TensorFlow has no GPU to run a graph on; None where it has one."""
     if not _has_driver():
-        return _NO_DRIVER
+        return _no_driver()
     return None if _tensorflow_sees() else "TensorFlow sees no GPU that runs cuDNN"
 
 
@@ -73,6 +72,10 @@ def require_gpu() -> None:
     gpu = find_gpu()
     if gpu.engine is None:
         raise UsageError(f"--device gpu: {gpu.looked_for}")
+
+
+def _no_driver() -> str:
+    return f"no CUDA device: no CUDA driver ({DRIVERS[0]}) is installed"
 
 
 def _has_driver() -> bool:
