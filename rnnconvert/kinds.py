@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.checkpoint import find_checkpoint
-from rnnconvert.containers.keras_weights import is_keras_weights
 from rnnconvert.containers.sniff import exists, is_zip, require_hdf5
 from rnnconvert.errors import UnreadableInputError
 
@@ -69,6 +68,10 @@ def kind_of(path: Path) -> Kind:
         _refuse_served(path)
     require_hdf5(path)
     with safe_h5.open_h5(path) as file:
+        if safe_h5.has(file, "model_weights") or "layer_names" in file.attrs:
+            return Kind.KERAS_H5
+        from rnnconvert.containers.keras_weights import is_keras_weights  # few files need it
+
         return Kind.KERAS_WEIGHTS if is_keras_weights(file) else Kind.KERAS_H5
 
 

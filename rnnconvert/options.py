@@ -10,7 +10,7 @@ from rnnconvert.errors import UsageError
 from rnnconvert.tf1.stack import StackOptions
 from rnnconvert.verification.custom_objects import import_objects
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.permissions import Permissions
 
 LEVELS = ("none", "weights", "layers", "model")
 CONTAINERS = ("h5", "keras", "weights", "savedmodel", "graph", "checkpoint", "npz")

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.containers import keras_zip
 from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
-from rnnconvert.conversion.rebuilt import rebuilt_h5
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_config.tree import children, layer_name, root
 from rnnconvert.kinds import Kind
@@ -82,6 +80,8 @@ def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) 
     try:
         return _inspect_rebuilt(path, kind, info, target)
     except NotConvertibleError as error:
+        from rnnconvert.containers import keras_zip
+
         version = keras_zip.loads_as_it_is(path) if kind is Kind.KERAS else None
         if version is None:
             raise
@@ -90,6 +90,8 @@ def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) 
 
 
 def _inspect_rebuilt(path: Path, kind: Kind, info: FileInfo, target: str) -> Inspection:
+    from rnnconvert.conversion.rebuilt import rebuilt_h5  # brings the whole conversion along
+
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
         if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
             info = replace(info, keras_version=file.keras_version, backend=file.backend)

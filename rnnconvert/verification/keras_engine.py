@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
+from rnnconvert.verification.permissions import Permissions
 
 Array = np.ndarray[Any, Any]
 LONG = 50
@@ -26,19 +26,6 @@ LONG = 50
 
 class CannotLoad(CannotRun):
     """Keras was let near the file and does not load it."""
-
-
-@dataclass(frozen=True)
-class Permissions:
-    """What of a model file may run.
-
-    Attributes:
-        allow_code: Lambda layers, whose code is in the file.
-        custom_objects: name to class or function, for custom layers.
-    """
-
-    allow_code: bool = False
-    custom_objects: Mapping[str, Any] = field(default_factory=dict)
 
 
 def engine_name() -> str:

@@ -24,13 +24,13 @@ from rnnconvert.verification.inputs import Array, Inputs, Slot, make, slots_of
 from rnnconvert.verification.keras_engine import (
     CannotLoad,
     Outputs,
-    Permissions,
     Runner,
     as_float64,
     device_name,
     engine_name,
     load,
 )
+from rnnconvert.verification.permissions import Permissions
 
 BATCHES_OF_A_STATEFUL_MODEL = 3
 _WOBBLES = 16.0

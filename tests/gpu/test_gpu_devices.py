@@ -17,7 +17,7 @@ from rnnconvert.report import LevelResult
 from rnnconvert.verification import devices, model_level
 from rnnconvert.verification.devices import Gpu, find_gpu, require_gpu, tf32_off
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.permissions import Permissions
 
 
 def machine(

@@ -15,8 +15,8 @@ import rnnconvert.keras
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.verification.devices import find_gpu, tf32_off
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
 from rnnconvert.verification.model_level import check_models
+from rnnconvert.verification.permissions import Permissions
 
 MODELS = {model.name: model for model in OWN if "plain" not in model.name}
 RUNS = [

@@ -327,7 +327,7 @@ from rnnconvert.keras import cudnn
 from rnnconvert.keras.layers import on_cudnn
 from rnnconvert.report import LevelResult
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.model_level import _check_models
 
 calls, run = [], cudnn.run_on_torch

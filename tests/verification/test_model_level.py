@@ -32,8 +32,9 @@ pytestmark = pytest.mark.slow
 
 from rnnconvert import frameworks
 from rnnconvert.verification.initial_values import FILL, without_initial_values
-from rnnconvert.verification.keras_engine import CannotLoad, Permissions, as_float64, load
+from rnnconvert.verification.keras_engine import CannotLoad, as_float64, load
 from rnnconvert.verification.model_level import check_models
+from rnnconvert.verification.permissions import Permissions
 
 CASES = [(mutant, cell) for mutant in TENSOR_MUTANTS for cell in mutant.cells]
 
@@ -449,7 +450,7 @@ import sys
 from pathlib import Path
 import keras
 from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.keras_engine import Permissions
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.model_level import check_models
 assert keras.backend.backend() == sys.argv[1]
 
