@@ -77,12 +77,14 @@ def file_line(info: Any) -> str:
     kind = {
         "keras-h5-model": "Keras HDF5, whole model",
         "keras-h5-weights": "Keras HDF5, weights",
-        "keras": "Keras 3 .keras",
+        "keras": ".keras file",
+        "keras-weights": ".weights.h5 file",
         "tf-checkpoint-v1": "TensorFlow checkpoint V1",
         "tf-checkpoint-v2": "TensorFlow checkpoint V2",
         "npz": "numpy .npz",
         "savedmodel": "TensorFlow SavedModel",
         "frozen-graph": "TensorFlow frozen graph",
+        "meta-graph": "TensorFlow MetaGraph with its checkpoint",
     }
     version = f", Keras {printable(info.keras_version)}" if info.keras_version else ""
     return f"{kind.get(info.container, info.container)}{version}, {info.bytes:,} bytes"
@@ -98,7 +100,8 @@ def level_line(name: str, level: LevelResult) -> str:
     if level.max_abs is not None:
         text += f"max difference {level.max_abs:.2g} (tolerance {level.tolerance:.2g}), "
     engine = f", {level.engine}" if level.engine else ""
-    return text + printable((level.detail or "") + engine)
+    told = ": ".join(part for part in (level.detail, level.reason) if part)
+    return text + printable(told + engine)
 
 
 def verdict_line(plan: Plan) -> str:
