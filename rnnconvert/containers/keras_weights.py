@@ -96,6 +96,19 @@ def rebuild_weights(path: Path, target: Path) -> Rebuilt:
     return Rebuilt(_OLDEST, (OPTIMIZER_LEFT,) if store.get(OPTIMIZER) else ())
 
 
+def require_places(original: Path) -> None:
+    """Make sure that `write_keras_weights` will know where every converted layer goes.
+
+    Raises:
+        UnreadableInputError: the file is damaged.
+        NotConvertibleError: as `write_keras_weights`.
+    """
+    with safe_h5.open_h5(original) as source:
+        store = read_store(source)
+        for owner in _owners(source, store):
+            _portable_path(owner, store)
+
+
 def write_keras_weights(original: Path, converted: Path, target: Path) -> None:
     """Write a copy of a `.weights.h5` file with its recurrent layers converted.
 

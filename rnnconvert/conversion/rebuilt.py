@@ -79,6 +79,7 @@ def _output_path(source: Path, output: Path | None, kind: Kind, options: Options
 def _run_weights(source: Path, rebuilt: Path, output: Path, options: Options) -> Report:
     """Convert the rebuilt file into another one, whose arrays go into a copy of the source."""
     check_output(source, output, force=options.force or options.dry_run, in_place=False)
+    keras_weights.require_places(source)
     everywhere = Path(tempfile.gettempdir())
     with temporary_file(everywhere, ".h5") as converted:
         whole = replace(options, force=True, dry_run=False)

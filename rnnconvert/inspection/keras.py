@@ -90,12 +90,21 @@ def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) 
 
 
 def _inspect_rebuilt(path: Path, kind: Kind, info: FileInfo, target: str) -> Inspection:
-    from rnnconvert.conversion.rebuilt import rebuilt_h5  # brings the whole conversion along
+    # Here, since they bring the whole conversion along.
+    from rnnconvert.containers.keras_weights import require_places
+    from rnnconvert.conversion.rebuilt import rebuilt_h5
 
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
         if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
             info = replace(info, keras_version=file.keras_version, backend=file.backend)
-        return _inspect(file, info, target)
+        found = _inspect(file, info, target)
+    if kind is Kind.KERAS_WEIGHTS:
+        try:
+            require_places(path)
+        except NotConvertibleError as error:
+            problems = (*found.plan.problems, *error.problems)
+            return replace(found, plan=replace(found.plan, problems=problems))
+    return found
 
 
 def _inspect(file: KerasH5, info: FileInfo, target: str) -> Inspection:

@@ -107,3 +107,23 @@ def test_verify_tells_two_files_apart(weights, tmp_path):
         file["layers/lstm/cell/vars/1"][0, 0] += 0.5
     with pytest.raises(DifferenceError, match="layers/cu_dnnlstm/recurrent_kernel"):
         rnnconvert.verify(weights, tmp_path / "out.weights.h5")
+
+
+def test_layers_of_one_kind_in_two_forms(cli, tmp_path):
+    """The order of a CuDNNLSTM and an LSTM is not in the file, and both become an LSTM."""
+    shapes = {
+        "layers/cu_dnnlstm": [(5, 12), (3, 12), (24,)],
+        "layers/lstm/cell": [(3, 16), (4, 16), (16,)],
+    }
+    generator = np.random.default_rng(0)
+    with h5py.File(tmp_path / "m.weights.h5", "w") as file:
+        for owner, variables in shapes.items():
+            for index, shape in enumerate(variables):
+                file[f"{owner}/vars/{index}"] = generator.normal(size=shape).astype("float32")
+    before = snapshot(tmp_path)
+    for arguments in (["cudnn-to-keras"], ["cudnn-to-keras", "--check"], ["cudnn-to-keras", "-n"]):
+        refused = cli(*arguments, "m.weights.h5")
+        assert (refused.code, "counted together" in refused.err) == (4, True)
+    shown = cli("inspect", "m.weights.h5")
+    assert (shown.code, "can't be converted" in shown.out) == (0, True)
+    assert snapshot(tmp_path) == before
