@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
-from rnnconvert.conversion.rebuilt import rebuilt_h5
+from rnnconvert.containers.keras_h5 import KerasH5
 from rnnconvert.edits import apply_edit
 from rnnconvert.errors import NotConvertibleError, errors_of
+from rnnconvert.keras_files import open_keras
 from rnnconvert.kinds import Kind
 from rnnconvert.layouts import require_same_function
 from rnnconvert.options import Options
@@ -84,19 +84,13 @@ def compare(
 
 
 def _open(path: Path, kind: Kind, stack: ExitStack, with_hash: bool) -> _Side:
-    info = FileInfo.of(path, kind.value, with_hash=with_hash)
     if kind is Kind.KERAS:
-        return _Side(info, path)
-    if kind is not Kind.KERAS_H5:
-        path, _ = stack.enter_context(rebuilt_h5(path, kind))
-    file = stack.enter_context(open_keras_h5(path))
-    if kind is Kind.KERAS_H5:
-        container, version, backend = file.container, file.keras_version, file.backend
-        info = replace(info, container=container, keras_version=version, backend=backend)
+        return _Side(FileInfo.of(path, kind.value, with_hash=with_hash), path)
+    info, file = stack.enter_context(open_keras(path, kind, with_hash=with_hash))
     plan = make_plan(file)
     if plan.problems:
         raise NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
-    return _Side(info, path, file, plan)
+    return _Side(info, file.path, file, plan)
 
 
 def _no_torch() -> LevelResult:

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rnnconvert import layouts
-from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
-from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
-from rnnconvert.conversion.rebuilt import rebuilt_h5
+from rnnconvert.containers.checkpoint import Checkpoint
+from rnnconvert.containers.keras_h5 import KerasH5
 from rnnconvert.errors import NotConvertibleError, errors_of
-from rnnconvert.inspection.checkpoints import describe, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
+from rnnconvert.keras_files import open_keras
 from rnnconvert.kinds import Kind
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import Site
 from rnnconvert.planning import make_plan
 from rnnconvert.report import FileInfo, LevelResult, Report
-from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
 from rnnconvert.tf1.stack import Found, Stack
 from rnnconvert.verification.stacks import check_stack_layers, check_stack_weights, run_source
@@ -87,8 +86,7 @@ def compare(
 
 
 def _open(path: Path, options: Options) -> _Side:
-    checkpoint = open_checkpoint(path)
-    found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
+    checkpoint, found = open_stacks(path, options)
     if found.problems or not found.stacks:
         problems = found.problems or ("no RNN stack in the checkpoint",)
         raise NotConvertibleError(f"can't be compared: {'; '.join(problems)}")
@@ -117,11 +115,7 @@ def _other_side(
     if len(stacks) != 1:
         scopes = ", ".join(stack.scope for stack in stacks)
         raise _unlike(f"{len(stacks)} RNN stacks ({scopes}); pick one with --scope")
-    info = FileInfo.of(path, kind.value, with_hash=options.hashes)
-    if kind is Kind.KERAS_H5:
-        with open_keras_h5(path) as file:
-            return info, [_fitting(stacks[0], _of_keras(file))]
-    with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
+    with open_keras(path, kind, with_hash=options.hashes) as (info, file):
         return info, [_fitting(stacks[0], _of_keras(file))]
 
 

@@ -34,7 +34,7 @@ from rnnconvert.errors import (
     UsageError,
 )
 from rnnconvert.frameworks import CannotRun, import_keras
-from rnnconvert.inspection.checkpoints import describe, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
@@ -70,8 +70,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    checkpoint = open_checkpoint(source)
-    found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
+    checkpoint, found = open_stacks(source, options)
     to = options.to
     layout = "tf1" if to == "checkpoint" and options.names == "tf1" else "keras"
     layout = "cudnn-opaque" if options.is_inverse else layout

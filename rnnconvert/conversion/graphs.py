@@ -55,7 +55,7 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             warnings=files.warnings,
         )
         if not files.lowered:
-            if kind is Kind.SAVED_MODEL and has_keras_config(source) and only_rebuilds(source):
+            if _only_rebuilds(source, kind):
                 raise NotConvertibleError(
                     "a Keras model with CuDNN layers, saved without its functions "
                     "(save_traces=False), so there is no graph to lower; --to keras rebuilds it"
@@ -69,6 +69,12 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             return report
         _publish(target, output, kind)
     return replace(report, output=result)
+
+
+def _only_rebuilds(source: Path, kind: Kind) -> bool:
+    if kind is not Kind.SAVED_MODEL or not has_keras_config(source):
+        return False
+    return only_rebuilds(source, lowering.read_saved_model(source).meta_graphs)
 
 
 def _require_gpu(kind: Kind) -> None:
@@ -251,18 +257,19 @@ def _signatures(
         Kind.SAVED_MODEL: lowering.verify_saved_model,
         Kind.GRAPH: lowering.verify_frozen_graph,
     }[kind]
-    engine = "tensorflow, the original on cuDNN, TF32 off" if original_on == "gpu" else _REFERENCE
+    engine, device = _REFERENCE, "cpu"
+    if original_on == "gpu":
+        engine, device = "tensorflow, the original on cuDNN, TF32 off", "gpu"
     return [
-        replace(
-            _level(f"signature {result.signature}", result, engine),
-            device="gpu" if original_on == "gpu" else "cpu",
-        )
+        _level(f"signature {result.signature}", result, engine, device)
         for result in verify(source, target, choices=choices, original_on=original_on)
     ]
 
 
-def _level(what: str, result: lowering.SignatureResult, engine: str) -> LevelResult:
+def _level(
+    what: str, result: lowering.SignatureResult, engine: str, device: str = "cpu"
+) -> LevelResult:
     return LevelResult(
-        result.status, detail=what, reason=result.reason, device="cpu", engine=engine,
+        result.status, detail=what, reason=result.reason, device=device, engine=engine,
         max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
     )  # fmt: skip

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.containers import keras_savedmodel, keras_weights, keras_zip
+from rnnconvert.containers import keras_weights, keras_zip
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.conversion import keras_h5
 from rnnconvert.errors import ConversionError, DifferenceError, UsageError
+from rnnconvert.keras_files import rebuilt_h5
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
 from rnnconvert.publish import check_output, publish, temporary_file, write_errors
 from rnnconvert.report import FileInfo, Report
 
-_REBUILD: dict[Kind, Callable[[Path, Path], Any]] = {
-    Kind.SAVED_MODEL: keras_savedmodel.rebuild_h5,
-    Kind.KERAS: keras_zip.rebuild_h5,
-    Kind.KERAS_WEIGHTS: keras_weights.rebuild_weights,
-}
 _WEIGHTS = ".weights.h5"
 _LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
 """The container in which a model without anything to convert is as good as the input."""
@@ -116,10 +110,3 @@ def _digests(path: Path) -> list[tuple[Any, ...]]:
             (array.shape, array.dtype.name, hashlib.sha256(array.tobytes()).hexdigest())
             for array in arrays
         )
-
-
-@contextmanager
-def rebuilt_h5(source: Path, kind: Kind) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """The Keras model of another container as a temporary HDF5 file, and warnings."""
-    with temporary_file(Path(tempfile.gettempdir()), ".h5") as file:
-        yield file, _REBUILD[kind](source, file).warnings

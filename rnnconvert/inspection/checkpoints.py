@@ -115,11 +115,22 @@ def run(path: Path, options: Options) -> CheckpointInspection:
     Raises:
         ConversionError: it can't be read.
     """
-    checkpoint = open_checkpoint(path)
-    found = find_stacks(checkpoint.variables, options.stack, prefix=checkpoint.path.prefix)
+    checkpoint, found = open_stacks(path, options)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.variables.items()}
     info = describe(path, checkpoint, options.hashes)
     return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"))
+
+
+def open_stacks(path: Path, options: Options) -> tuple[Checkpoint, Found]:
+    """A checkpoint and the RNN stacks in it.
+
+    Raises:
+        ConversionError: it can't be read, or an option fits none of its stacks.
+    """
+    checkpoint = open_checkpoint(path)
+    return checkpoint, find_stacks(
+        checkpoint.variables, options.stack, prefix=checkpoint.path.prefix
+    )
 
 
 def stack_layers(found: Found, layout: str) -> tuple[StackLayer, ...]:

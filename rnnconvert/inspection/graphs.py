@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,16 +103,20 @@ def run(path: Path, kind: Kind, *, hashes: bool = True) -> GraphInspection:
         tuple(name for graph in graphs for name in _signatures(graph)),
         tuple(op for graph in graphs for op in lowering.find_ops_in_meta_graph(graph)),
         has_config,
-        has_config and only_rebuilds(path),
+        has_config and only_rebuilds(path, graphs),
     )
 
 
-def only_rebuilds(path: Path) -> bool:
+def only_rebuilds(path: Path, graphs: Sequence[Any]) -> bool:
     """Whether a Keras SavedModel has CuDNN layers in its config, and no function that runs them.
 
     `model.save(path, save_traces=False)` makes such a model.
+
+    Args:
+        path: its directory, with a Keras config in it.
+        graphs: its MetaGraphs.
     """
-    for graph in lowering.read_saved_model(path).meta_graphs:
+    for graph in graphs:
         if _signatures(graph) or graph.object_graph_def.concrete_functions:
             return False
     return names_cudnn_layers(keras_savedmodel.config_of(path).model)
@@ -124,9 +129,9 @@ def _signatures(graph: Any) -> list[str]:
 
 def describe(path: Path, kind: Kind, with_hash: bool) -> FileInfo:
     """Of a MetaGraph, its checkpoint's files belong to it."""
-    files = [path, *lowering.checkpoint_files(path.with_suffix(""))]
-    if kind is not Kind.META_GRAPH:
-        files = []
+    files = []
+    if kind is Kind.META_GRAPH:
+        files = [path, *lowering.checkpoint_files(path.with_suffix(""))]
     return FileInfo.of(path, kind.value, with_hash=with_hash, files=files)
 
 

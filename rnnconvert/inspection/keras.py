@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
+from rnnconvert.containers.keras_h5 import KerasH5
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_config.tree import children, layer_name, root
+from rnnconvert.keras_files import open_keras
 from rnnconvert.kinds import Kind
 from rnnconvert.plan import Plan
 from rnnconvert.planning import make_plan
@@ -73,37 +74,35 @@ def run(path: Path, kind: Kind, *, target: str = "keras3", hashes: bool = True) 
     Raises:
         ConversionError: the file can't be read, or is no Keras model.
     """
-    if kind is Kind.KERAS_H5:
-        with open_keras_h5(path) as file:
-            return _inspect(file, describe(file, with_hash=hashes), target)
-    info = FileInfo.of(path, kind.value, with_hash=hashes)
     try:
-        return _inspect_rebuilt(path, kind, info, target)
+        with open_keras(path, kind, with_hash=hashes) as (info, file):
+            found = _inspect(file, info, target)
     except NotConvertibleError as error:
-        from rnnconvert.containers import keras_zip
-
-        version = keras_zip.loads_as_it_is(path) if kind is Kind.KERAS else None
-        if version is None:
-            raise
-        plan = Plan(warnings=(f"its layers can't be listed: {error}",))
-        return Inspection(replace(info, keras_version=version), (), plan)
+        return _not_rebuilt(path, kind, hashes, error)
+    return _without_places(found, path) if kind is Kind.KERAS_WEIGHTS else found
 
 
-def _inspect_rebuilt(path: Path, kind: Kind, info: FileInfo, target: str) -> Inspection:
-    # Here, since they bring the whole conversion along.
+def _not_rebuilt(path: Path, kind: Kind, hashes: bool, error: NotConvertibleError) -> Inspection:
+    """A `.keras` file of layers that are not known needs nothing, if Keras 3 wrote it."""
+    from rnnconvert.containers import keras_zip
+
+    version = keras_zip.loads_as_it_is(path) if kind is Kind.KERAS else None
+    if version is None:
+        raise error
+    info = FileInfo.of(path, kind.value, with_hash=hashes)
+    plan = Plan(warnings=(f"its layers can't be listed: {error}",))
+    return Inspection(replace(info, keras_version=version), (), plan)
+
+
+def _without_places(found: Inspection, path: Path) -> Inspection:
+    """With the problem that the layers of a `.weights.h5` file can't be told apart, if so."""
     from rnnconvert.containers.keras_weights import require_places
-    from rnnconvert.conversion.rebuilt import rebuilt_h5
 
-    with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
-        if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
-            info = replace(info, keras_version=file.keras_version, backend=file.backend)
-        found = _inspect(file, info, target)
-    if kind is Kind.KERAS_WEIGHTS:
-        try:
-            require_places(path)
-        except NotConvertibleError as error:
-            problems = (*found.plan.problems, *error.problems)
-            return replace(found, plan=replace(found.plan, problems=problems))
+    try:
+        require_places(path)
+    except NotConvertibleError as error:
+        problems = (*found.plan.problems, *error.problems)
+        return replace(found, plan=replace(found.plan, problems=problems))
     return found
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from rnnconvert.lowering.files import read_graph_def, read_meta_graph, read_saved_model
+from rnnconvert.lowering.files import graph_defs_of
 
 
 def changed_constants(original: Path, lowered: Path) -> tuple[int, list[str]]:
@@ -32,7 +31,7 @@ def changed_constants(original: Path, lowered: Path) -> tuple[int, list[str]]:
 
 
 def _constants(path: Path) -> Iterator[tuple[str, bytes]]:
-    for number, graph_def in enumerate(_graph_defs(path)):
+    for number, graph_def in enumerate(graph_defs_of(path)):
         parts = {
             "": graph_def.node,
             **{f.signature.name: f.node_def for f in graph_def.library.function},
@@ -42,11 +41,3 @@ def _constants(path: Path) -> Iterator[tuple[str, bytes]]:
                 if node.op == "Const":
                     value = node.attr["value"].SerializeToString(deterministic=True)
                     yield f"{number}/{function}/{node.name}", value
-
-
-def _graph_defs(path: Path) -> list[Any]:
-    if path.is_dir():
-        return [meta_graph.graph_def for meta_graph in read_saved_model(path).meta_graphs]
-    if path.suffix == ".meta":
-        return [read_meta_graph(path).graph_def]
-    return [read_graph_def(path)]

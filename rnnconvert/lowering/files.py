@@ -196,6 +196,19 @@ def read_meta_graph(source: Path) -> Any:
     return meta_graph
 
 
+def graph_defs_of(model: Path) -> list[Any]:
+    """The GraphDefs of a SavedModel directory, a .meta file or a frozen graph.
+
+    Raises:
+        UnreadableInputError: it is none of them.
+    """
+    if model.is_dir():
+        return [meta_graph.graph_def for meta_graph in read_saved_model(model).meta_graphs]
+    if model.suffix == ".meta":
+        return [read_meta_graph(model).graph_def]
+    return [read_graph_def(model)]
+
+
 def checkpoint_files(prefix: Path) -> list[Path]:
     """The files of a checkpoint, V1 or V2; none if there is no checkpoint.
 

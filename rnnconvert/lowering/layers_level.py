@@ -19,7 +19,12 @@ import numpy as np
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.lowering import reference
 from rnnconvert.lowering.compare import SignatureResult, compare_outputs, first_line
-from rnnconvert.lowering.files import read_graph_def, read_meta_graph, read_saved_model
+from rnnconvert.lowering.files import (
+    graph_defs_of,
+    read_graph_def,
+    read_meta_graph,
+    read_saved_model,
+)
 from rnnconvert.lowering.framework import GraphDef, data_inputs, tf
 from rnnconvert.lowering.layout import RnnShape, solve
 from rnnconvert.lowering.meta import captured_constants, captured_variables
@@ -78,7 +83,7 @@ def verify_layers(
     elif original.suffix == ".meta":
         make = _of_meta_graph
     checks = make(original, choices, options)
-    after = _graphs(lowered) if lowered else []
+    after = graph_defs_of(lowered) if lowered else []
     if lowered and len(after) != len(checks):
         raise UnreadableInputError(
             f"{lowered.name} has {len(after)} graphs, but the original has {len(checks)}"
@@ -88,15 +93,6 @@ def verify_layers(
         left = _cudnn_nodes(after[number]) if after else frozenset()
         results += [_unless_left(check.result(found), found.op, left) for found in check.ops]
     return results
-
-
-def _graphs(model: Path) -> list[Any]:
-    """The GraphDefs of a model's file or directory."""
-    if model.is_dir():
-        return [meta_graph.graph_def for meta_graph in read_saved_model(model).meta_graphs]
-    if model.suffix == ".meta":
-        return [read_meta_graph(model).graph_def]
-    return [read_graph_def(model)]
 
 
 def _of_saved_model(original: Path, choices: Choices, options: Options) -> list[_Check]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 import subprocess
@@ -15,20 +14,12 @@ import numpy as np
 import pytest
 from cudnn_library import DTYPES
 from gpu_torch import buffer_of, flatten_arguments, module_of, random_stack
+from opaque_shapes import SHAPES
 from test_opaque_cudnn import expected_answer, random_shape
 
 from rnnconvert.layouts import opaque
 from rnnconvert.layouts.opaque import OpaqueShape
 
-SHAPES = [
-    OpaqueShape(cell, layers, 4, 5, direction)
-    for cell, layers, direction in itertools.product(
-        opaque.CUDNN_CELLS, (1, 2, 3), opaque.DIRECTIONS
-    )
-] + [
-    OpaqueShape("lstm", layers, 4, 5, direction, num_proj=3)
-    for layers, direction in itertools.product((1, 2), opaque.DIRECTIONS)
-]
 QUESTIONS = 200
 
 

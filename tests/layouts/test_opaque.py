@@ -18,6 +18,7 @@ from equations import GATES, Array, relu, sigmoid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import SHARED
+from opaque_shapes import SHAPES
 
 from rnnconvert.errors import NotConvertibleError, UsageError
 from rnnconvert.layouts import opaque, opaque_arrays
@@ -35,15 +36,6 @@ def torch():
     return pytest.importorskip("torch", reason="torch is the oracle")
 
 
-SHAPES = [
-    OpaqueShape(cell, layers, 4, 5, direction)
-    for cell, layers, direction in itertools.product(
-        opaque.CUDNN_CELLS, (1, 2, 3), opaque.DIRECTIONS
-    )
-] + [
-    OpaqueShape("lstm", layers, 4, 5, direction, num_proj=3)
-    for layers, direction in itertools.product((1, 2), opaque.DIRECTIONS)
-]
 SKIPPING = [
     OpaqueShape(cell, 2, 4, 4, "bidirectional", "skip_input") for cell in opaque.CUDNN_CELLS
 ]

@@ -1,0 +1,59 @@
+"""Keras models in any container, opened as the HDF5 file that they are or can be rebuilt as."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
+from rnnconvert.containers.rebuilt import Rebuilt
+from rnnconvert.kinds import Kind
+from rnnconvert.publish import temporary_file
+from rnnconvert.report import FileInfo
+
+
+@contextmanager
+def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[FileInfo, KerasH5]]:
+    """What the report says of a Keras file, and the file, opened as HDF5.
+
+    Args:
+        kind: one of `kinds.KERAS`, or a SavedModel.
+
+    Raises:
+        UnreadableInputError: it is damaged.
+        NotConvertibleError: it can't be rebuilt as an HDF5 file.
+    """
+    if kind is Kind.KERAS_H5:
+        with open_keras_h5(path) as file:
+            yield describe(file, with_hash=with_hash), file
+        return
+    info = FileInfo.of(path, kind.value, with_hash=with_hash)
+    with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
+        if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+            info = replace(info, keras_version=file.keras_version, backend=file.backend)
+        yield info, file
+
+
+@contextmanager
+def rebuilt_h5(source: Path, kind: Kind) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """The Keras model of another container as a temporary HDF5 file, and warnings."""
+    with temporary_file(Path(tempfile.gettempdir()), ".h5") as file:
+        yield file, _rebuild(source, file, kind).warnings
+
+
+def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:
+    # Imported where it is met: an HDF5 file needs none of them.
+    if kind is Kind.SAVED_MODEL:
+        from rnnconvert.containers import keras_savedmodel
+
+        return keras_savedmodel.rebuild_h5(source, target)
+    if kind is Kind.KERAS:
+        from rnnconvert.containers import keras_zip
+
+        return keras_zip.rebuild_h5(source, target)
+    from rnnconvert.containers import keras_weights
+
+    return keras_weights.rebuild_weights(source, target)
