@@ -36,6 +36,7 @@ def compare(
     Returns:
         The report, whatever its levels say.
     """
+    graphs.require_gpu(kind, options)
     found = []
     for path in (original, converted):
         with errors_of(path):

@@ -36,8 +36,7 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
         ConversionError: a subclass for each exit code; see `errors`.
     """
     require_tensorflow()
-    if options.device == "gpu" and options.verify == "model":
-        _require_gpu(kind)
+    require_gpu(kind, options)
     skipped = LevelResult.skipped("not reached")
     info = describe(source, kind, options.hashes)
     report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
@@ -77,8 +76,10 @@ def _only_rebuilds(source: Path, kind: Kind) -> bool:
     return only_rebuilds(source, lowering.read_saved_model(source).meta_graphs)
 
 
-def _require_gpu(kind: Kind) -> None:
-    """Raise where `--device gpu` can't be done: a GPU that only torch sees runs no graph."""
+def require_gpu(kind: Kind, options: Options) -> None:
+    """Raise UsageError where `--device gpu` can't be done: a GPU of torch alone runs no graph."""
+    if options.device != "gpu" or options.verify != "model":
+        return
     reason = no_tensorflow_gpu() if kind is not Kind.META_GRAPH else "MetaGraphs run on the CPU"
     if reason:
         raise UsageError(f"--device gpu: {reason}")

@@ -210,7 +210,7 @@ def test_tolerances_that_are_asked_for(tmp_path):
 
 def test_a_gpu_that_is_not_there(tmp_path, monkeypatch):
     """A GPU that only torch sees runs no graph either."""
-    from rnnconvert import conversion
+    from rnnconvert import comparison, conversion
     from rnnconvert.conversion import graphs
 
     source = FIXTURES / "tf112" / "contrib_tanh2" / "model"
@@ -218,6 +218,9 @@ def test_a_gpu_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(graphs, "no_tensorflow_gpu", lambda: "TensorFlow sees no GPU")
     with pytest.raises(UsageError, match="--device gpu: TensorFlow sees no GPU"):
         rnnconvert.convert(source, tmp_path / "out", device="gpu")
+    monkeypatch.setattr(comparison, "require_gpu", lambda: None)
+    with pytest.raises(UsageError, match="--device gpu: TensorFlow sees no GPU"):
+        rnnconvert.verify(source, source, device="gpu")
     report = rnnconvert.convert(source, tmp_path / "out", device="cpu")
     assert [level.device for level in report.model_level] == ["cpu"]
 
@@ -238,6 +241,14 @@ def test_damaged_models(cli, tmp_path, damage):
     assert result.code == 3
     assert len(result.err.splitlines()) == 1
     assert snapshot(tmp_path) == before
+
+
+def test_a_checkpoint_that_only_has_the_same_name(tmp_path):
+    """Files beside a frozen graph are not its own, so what they lack is no matter."""
+    source = tmp_path / "frozen.pb"
+    shutil.copy(FIXTURES / "tf115" / "frozen_contrib_gru2" / "frozen.pb", source)
+    (tmp_path / "frozen.data-00000-of-00002").write_bytes(b"half of a checkpoint")
+    assert rnnconvert.inspect(source).verdict == "convertible"
 
 
 def test_a_pb_that_is_no_graph(cli, tmp_path):

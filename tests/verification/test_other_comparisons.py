@@ -40,6 +40,9 @@ def test_a_checkpoint_against_what_was_made_of_it(case, to, tmp_path):
         assert statuses(report) == ["passed", "passed", "skipped"]
         assert report.verdict == "equivalent"
         assert [info.path for info in (report.input, report.output)] == [str(p) for p in pair]
+        containers = {report.input.container, report.output.container}
+        other = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model", "keras": "keras"}[to]
+        assert other in containers
 
 
 @pytest.mark.parametrize("part", ["kernel", "recurrent_kernel", "bias"])
