@@ -138,9 +138,12 @@ def _for_each(
 ) -> list[tuple[Report | None, ConversionError | None]]:
     if jobs == 1 or len(paths) == 1:
         return [work(path) for path in paths]
+    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(min(jobs, len(paths))) as pool:
+    # Spawned: a fork of a process that has TensorFlow's threads waits for ever for their locks.
+    workers = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(paths)), mp_context=workers) as pool:
         return list(pool.map(work, paths))
 
 
