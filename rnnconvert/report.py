@@ -172,6 +172,11 @@ class Report:
         return json.dumps(self.to_dict(), indent=2, default=str)
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """The number with its noun: "1 merged bias", "2 merged biases"."""
+    return f"{number} {one if number == 1 else several}"
+
+
 def head(command: str, info: FileInfo) -> dict[str, Any]:
     """How every JSON document of rnnconvert begins."""
     return {
