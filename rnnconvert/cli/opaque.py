@@ -136,7 +136,9 @@ def _size(output: Output, **given: Any) -> int:
     }
     separator = "," if sys.stdout.isatty() else ""  # a script wants digits that it can compute with
     lines = [f"elements  {shape.size:{separator}}"]
-    lines += [f"{dtype}   {shape.size * width:{separator}} bytes" for dtype, width in _BYTES.items()]
+    lines += [
+        f"{dtype}   {shape.size * width:{separator}} bytes" for dtype, width in _BYTES.items()
+    ]
     _print(output, document, "\n".join(lines))
     return 0
 

@@ -33,7 +33,8 @@ stack_options = option_group(
     click.option("--direction", type=click.Choice(["unidirectional", "bidirectional"]),
                  help="Whether cuDNN's buffer holds one direction or two."),
     click.option("--forget-bias", type=float,
-                 help="What an LSTM cell adds to its forget gate. Default: as the graph says, else 1."),
+                 help="What an LSTM cell adds to its forget gate. "
+                 "Default: as the graph says, else 1."),
     click.option("--activation", type=click.Choice(["tanh", "relu"]),
                  help="Activation of a BasicRNNCell. Default: as the graph says, else tanh."),
 )  # fmt: skip
