@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers import GRU_BIAS, LSTM_BIAS, make_model_h5, read_config, snapshot, write_config
-from models import OWN, WEIGHTS_ONLY, predict, worst_difference
+from models import NEWEST, OWN, WEIGHTS_ONLY, predict, swept, worst_difference
 
 import rnnconvert
 from rnnconvert import edits
@@ -102,7 +102,7 @@ def test_cudnn_to_keras_and_back(model, target, tmp_path):
         assert same_bits(one * one.dtype.type(2), merged[name])
 
 
-@pytest.mark.parametrize("model", PLAIN, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(PLAIN, NEWEST), ids=lambda model: model.name)
 def test_keras_to_cudnn_and_back(model, tmp_path):
     to_cudnn(model.path, tmp_path / "cudnn.h5")
     rnnconvert.convert(tmp_path / "cudnn.h5", tmp_path / "back.h5", **QUICK)
