@@ -115,7 +115,7 @@ verification_options = option_group(
     ),
     click.option(
         "--atol", type=click.FloatRange(0),
-        help="Absolute tolerance, added to the relative one. Default: 0.",
+        help="Absolute tolerance, added to that of --rtol; alone, the only one.",
     ),
     click.option("--allow-code", is_flag=True, help="Run the code of Lambda layers."),
     click.option(
