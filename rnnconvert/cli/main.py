@@ -122,6 +122,10 @@ verification_options = option_group(
         "--custom-objects", multiple=True, metavar="MODULE:NAME",
         help="A class, function or dict of them that the model needs; it is imported.",
     ),
+    click.option(
+        "--strict", is_flag=True,
+        help="Fail (exit 4) on an assumption, or on a level that could not run.",
+    ),
 )  # fmt: skip
 """How models are compared: by the commands that convert, and by `verify`."""
 
