@@ -48,8 +48,8 @@ def convert(
             `in_place=True`.
         output: where to write; default `model.h5` to `model.portable.h5` beside the input.
         **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
-            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, seed,
-            batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
+            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, strict,
+            seed, batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
             "module:name"), names, ignore_dropout, unroll; and of checkpoints' RNN stacks cell,
             num_layers, num_units, input_size, direction, scope, forget_bias, activation.
 
@@ -78,7 +78,7 @@ def verify(
         original, converted: two Keras files; two graphs of one kind; or a checkpoint and another
             one, or the Keras file of its RNN stack.
         earlier_report: JSON report of an earlier run; its hashes must be those of the two files.
-        **options: verify, device, hashes, seed, batch, timesteps, rtol, atol, allow_code,
+        **options: verify, device, strict, hashes, seed, batch, timesteps, rtol, atol, allow_code,
             custom_objects, and those of checkpoints' RNN stacks, as of `convert`.
 
     Returns:

@@ -40,6 +40,7 @@ class Options:
         hashes: put SHA-256 of input and output into the report.
         inputs: of the levels `layers` and `model`.
         device: where the level `model` runs: one of DEVICES.
+        strict: an assumption, or a level that could not run, is an error.
         permissions: which code of the model file may run for that.
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
@@ -58,6 +59,7 @@ class Options:
     hashes: bool = True
     inputs: Inputs = field(default_factory=Inputs)
     device: str = "auto"
+    strict: bool = False
     permissions: Permissions = field(default_factory=Permissions)
     stack: StackOptions = field(default_factory=StackOptions)
     names: str = "tf1"

@@ -106,6 +106,10 @@ def verification_options(command: Command) -> Command:
     """How models are compared: by the commands that convert, and by `verify`."""
     for option in (
         click.option(
+            "--strict", is_flag=True,
+            help="Fail (exit 4) on an assumption, or on a level that could not run.",
+        ),
+        click.option(
             "--custom-objects", multiple=True, metavar="MODULE:NAME",
             help="A class, function or dict of them that the model needs; it is imported.",
         ),

@@ -21,7 +21,7 @@ from rnnconvert.publish import (
     temporary_directory,
     write_errors,
 )
-from rnnconvert.report import LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
 _REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
@@ -174,7 +174,9 @@ def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Opt
         report = replace(report, layers_level=_check_ops(source, target, options))
     if options.verify == "model":
         report = replace(report, model_level=run_signatures(source, target, kind, options))
-    report.raise_if_different("; nothing was written")
+    report.raise_if_different(NOTHING_WRITTEN)
+    if options.strict:
+        report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=options.device == "gpu")
     return report
 
 
@@ -217,7 +219,7 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
         options=_lowering_options(options),
     )
     if not results:
-        return LevelResult.skipped("none of the lowered ops computes a layer's outputs")
+        return LevelResult.nothing_to_run("none of the lowered ops computes a layer's outputs")
     level = LevelResult.of_all(
         [_level("", result, "tensorflow against the float64 reference") for result in results]
     )
@@ -243,7 +245,7 @@ def run_signatures(
     else:
         levels = _signatures(source, target, kind, choices, "reference")
         no_gpu = no_tensorflow_gpu()
-    levels = levels or [LevelResult.skipped("the model has no signature to run", "cpu")]
+    levels = levels or [LevelResult.nothing_to_run("the model has no signature to run", "cpu")]
     if options.device == "cpu":
         return tuple(levels)
     if no_gpu:

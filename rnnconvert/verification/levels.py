@@ -192,8 +192,9 @@ def check_pairs(pairs: Sequence[tuple[Side, Side]], inputs: Inputs) -> LevelResu
         if ratio > worst_ratio:
             worst, worst_ratio = result, ratio
     if not ran:
-        reason = "; ".join(skipped) or "no recurrent layer changes its weights"
-        return LevelResult("skipped", reason=reason)
+        if skipped:
+            return LevelResult.skipped("; ".join(skipped))
+        return LevelResult.nothing_to_run("no recurrent layer changes its weights")
     steps, batch = inputs.timesteps or TIMESTEPS, inputs.batch or BATCH
     detail = f"{ran} layers, {steps} time steps, batch {batch}, random states"
     if skipped:
