@@ -117,7 +117,10 @@ verification_options = option_group(
         "--atol", type=click.FloatRange(0),
         help="Absolute tolerance, added to that of --rtol; alone, the only one.",
     ),
-    click.option("--allow-code", is_flag=True, help="Run the code of Lambda layers."),
+    click.option(
+        "--allow-code", is_flag=True,
+        help="Run the code of Lambda layers, and graphs with ops that may do harm.",
+    ),
     click.option(
         "--custom-objects", multiple=True, metavar="MODULE:NAME",
         help="A class, function or dict of them that the model needs; it is imported.",
