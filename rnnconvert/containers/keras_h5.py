@@ -9,7 +9,6 @@ optimizer's variables. Keras itself reads all of this by position.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -319,5 +318,5 @@ def _copy_range(reader: BinaryIO, writer: BinaryIO, start: int, stop: int) -> No
     while start < stop:
         piece = reader.read(min(stop - start, 2**20))
         if not piece:
-            raise OSError(errno.EIO, "the input became shorter while it was copied")
+            raise UnreadableInputError("the input became shorter while it was copied")
         start += writer.write(piece)

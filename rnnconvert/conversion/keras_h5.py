@@ -25,7 +25,6 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
-    READ_FAILED,
     check_output,
     default_output,
     publish,
@@ -52,14 +51,7 @@ def run(source: Path, output: Path | None, options: Options, *, like: str | None
     """
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
-    try:
-        return _run(source, output, options, like)
-    except OSError as error:
-        if READ_FAILED not in str(error):
-            raise
-        raise UnreadableInputError(
-            f"the data of a tensor can't be read, the file is damaged ({error})", path=str(source)
-        ) from error
+    return _run(source, output, options, like)
 
 
 def _run(source: Path, output: Path | None, options: Options, like: str | None) -> Report:
