@@ -25,6 +25,7 @@ from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
 from rnnconvert.report import FileInfo, sha256
 
@@ -81,7 +82,10 @@ class KerasH5:
 
     @cached_property
     def model_config(self) -> dict[str, Any] | None:
-        return safe_h5.json_attribute(self.file, "model_config")
+        config = safe_h5.json_attribute(self.file, "model_config")
+        if config is not None:
+            require_form(config)
+        return config
 
     @cached_property
     def training_config(self) -> dict[str, Any] | None:
