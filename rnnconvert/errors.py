@@ -17,6 +17,8 @@ FULL_DISK = {
     errno.EFBIG: "the file would be larger than the system allows",
 }
 """Numbers of system errors that only a write can have, and what they mean."""
+STUMBLES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What code raises that takes other people's JSON for well-formed."""
 
 
 class ConversionError(Exception):

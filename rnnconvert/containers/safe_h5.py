@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 
 from rnnconvert.containers.h5_stream import Stream
+from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
 ALLOWED_FILTERS = (
@@ -55,7 +56,7 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
                 yield file
         except Exception as error:
             _raise_failure(stream, error)
-            if isinstance(error, ConversionError) or not _is_of_h5py(error):
+            if isinstance(error, ConversionError) or not is_of_h5py(error):
                 raise
             raise UnreadableInputError(
                 f"HDF5 can't read it ({_reason(error)}); it is damaged, copy or download it again"
@@ -87,7 +88,7 @@ def _raise_failure(stream: Stream, error: Exception | None) -> None:
         raise failure from error
 
 
-def _is_of_h5py(error: Exception) -> bool:
+def is_of_h5py(error: Exception) -> bool:
     """Whether rnnconvert called h5py, and that failed, in whatever way."""
     frames = traceback.walk_tb(error.__traceback__)
     names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
@@ -218,20 +219,44 @@ def has(group: h5py.Group, name: str) -> bool:
 def strings(group: h5py.Group, name: str) -> list[str] | None:
     """A list of strings kept as an attribute, also where Keras split it into name0, name1, ..."""
     if name in group.attrs:
-        return _decode(group.attrs[name])
+        return _decode(attribute(group, name))
     found: list[str] = []
     part = 0
     while f"{name}{part}" in group.attrs:
-        found += _decode(group.attrs[f"{name}{part}"])
+        found += _decode(attribute(group, f"{name}{part}"))
         part += 1
     return found if part else None
+
+
+def attribute(group: h5py.Group, name: str) -> Any:
+    """The value of an attribute that is there; no larger than the file can hold.
+
+    Raises:
+        UnreadableInputError: it claims to be.
+    """
+    stored, file = group.attrs.get_id(name), group.file
+    size = file.id.get_filesize()
+    claimed = math.prod(stored.shape or ()) * stored.get_type().get_size()
+    if claimed <= size and stored.get_type().get_class() == h5py.h5t.STRING:
+        properties = file.id.get_create_plist()
+        claimed = claimed_by(
+            Path(file.filename),
+            properties.get_userblock(),
+            h5py.h5o.get_info(group.id).addr,
+            properties.get_sizes(),
+        )
+    if claimed > size:
+        raise UnreadableInputError(
+            f"{group.name}, attribute {name}: claims to be longer than the file; it is damaged"
+        )
+    return group.attrs[name]
 
 
 def text(group: h5py.Group, name: str) -> str | None:
     """A string attribute, or None."""
     if name not in group.attrs:
         return None
-    value = group.attrs[name]
+    value = attribute(group, name)
     if isinstance(value, bytes | np.bytes_):
         value = value.decode("utf-8", "replace")
     if not isinstance(value, str):

@@ -15,7 +15,6 @@ from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.conversion.targets import EXTENSIONS, KERAS_FILES
 from rnnconvert.errors import (
-    DifferenceError,
     NotConvertibleError,
     UnreadableInputError,
     UsageError,
@@ -235,8 +234,9 @@ def _require_done(copy: KerasH5, options: Options) -> Plan:
     again = _plan(copy, replace(options, optimizer="convert"), "h5")
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
-        raise DifferenceError(
-            "the written file still needs conversion, a bug of rnnconvert: "
+        raise NotConvertibleError(
+            "what was written would still need conversion, so the input contradicts itself, or "
+            "this is a bug of rnnconvert; nothing was written: "
             + "; ".join(left or [change.target.path for change in again.tensor_changes])
         )
     return again
