@@ -73,7 +73,13 @@ def plain_file(path, **keywords):
 
 @pytest.mark.parametrize(
     ("model", "target"),
-    [*((model, "keras3") for model in CUDNN), *((model, "keras2") for model in CUDNN[::4])],
+    [
+        *(
+            pytest.param(model, "keras3", marks=() if model in NEWEST else pytest.mark.corpus)
+            for model in CUDNN
+        ),
+        *((model, "keras2") for model in CUDNN[::4]),
+    ],
     ids=lambda part: getattr(part, "name", part),
 )
 def test_cudnn_to_keras_and_back(model, target, tmp_path):
