@@ -17,6 +17,7 @@ from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
+from rnnconvert.keras_config.lambdas import called_names, is_vouched_for
 from rnnconvert.keras_config.tree import (
     MODEL_CLASSES,
     Config,
@@ -84,10 +85,17 @@ def _refuse_unknown(node: Node, objects: Mapping[str, Any], safe_mode: bool) -> 
     """Raise unless Keras, the caller or a registration knows the class of a layer."""
     name = node.class_name
     place = show_path(node.path)
-    if name == "Lambda" and safe_mode:
-        raise NotConvertibleError(
-            f"{place}: a Lambda layer, whose code is in the file; safe_mode=False runs it"
-        )
+    if name == "Lambda":
+        missing = [called for called in called_names(node.config) if called not in objects]
+        if missing:
+            raise NotConvertibleError(
+                f"{place}: a Lambda layer that calls {missing[0]}, which is not in the file; pass "
+                "it in custom_objects"
+            )
+        if safe_mode and not is_vouched_for(node.config, objects):
+            raise NotConvertibleError(
+                f"{place}: a Lambda layer, whose code is in the file; safe_mode=False runs it"
+            )
     if name in KERAS_LAYERS or str(node.entry.get("module")).startswith("keras."):
         return
     if name in objects or keras.saving.get_registered_object(name) is not None:

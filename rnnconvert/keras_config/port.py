@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.lambdas import rewrite_for_keras3
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
@@ -85,6 +86,9 @@ def _repair(
         repair_layer(node, version, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            rewrite_for_keras3(node, changes)
     _refuse_other_time_major(model, target, changes)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
+from rnnconvert.keras_config.lambdas import describe, is_vouched_for
 from rnnconvert.keras_config.tree import Config, root, show_path, walk
 
 _LAMBDAS = ("Lambda", "__lambda__")
@@ -53,7 +54,8 @@ def code_in_config(config: Config, known: Iterable[str] = ()) -> list[str]:
             continue
         place = show_path(node.path)
         if node.class_name in _LAMBDAS:
-            lambdas.append(f"{place} is a Lambda layer, whose code is in the file")
+            if not is_vouched_for(node.config, vouched):
+                lambdas.append(f"{place} is a Lambda layer{describe(node.config)}")
         elif node.class_name not in KERAS_LAYERS | vouched and not _is_operation(node.entry):
             classes.append(f"{place} is of the custom class {node.class_name}")
     hidden = [text for text in _hidden(config, vouched) if text not in (*lambdas, *classes)]

@@ -102,12 +102,13 @@ def _needs_conversion(path: Path, permissions: Permissions) -> bool:
             raise CannotRun("a weights-only file holds no architecture")
         vouched = permissions.custom_objects
         code = code_in_config(config, vouched)
+        missing = [text for text in code if "custom class" in text or "not in the file" in text]
         if permissions.allow_code:
-            code = [text for text in code if "custom class" in text]
+            code = missing
         if code:
             hint = (
-                "--custom-objects module:name names an importable class"
-                if "custom class" in code[0]
+                "--custom-objects module:name names an importable one"
+                if code[0] in missing
                 else "--allow-code runs it"
             )
             raise CannotRun(f"{code[0]}, which is not run ({hint})")
