@@ -192,7 +192,7 @@ def test_truncated_variables(name, tmp_path):
     model = saved(Oracle("gru"), tmp_path / "model")
     path = model / "variables" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UnreadableInputError, match=r"can't be read|truncated"):
+    with pytest.raises(UnreadableInputError, match="cut short"):
         lowering.read_saved_model(model)
 
 
