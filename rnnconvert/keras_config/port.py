@@ -6,6 +6,8 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.first_versions import name_first_versions
+from rnnconvert.keras_config.nesting import repair_models_in_sequential
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
@@ -81,11 +83,16 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            repair_models_in_sequential(node, changes)
     for node in walk(root(model)):
-        repair_layer(node, version, changes, original=original)
+        repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
     _refuse_other_time_major(model, target, changes)
+    if target == "keras3":
+        name_first_versions(model, changes)
 
 
 def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:

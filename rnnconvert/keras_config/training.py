@@ -84,10 +84,9 @@ def translate(training: Config, target: str = "keras3") -> Config:
         result["loss"] = _nested(result["loss"], _loss)
     for key in ("metrics", "weighted_metrics"):
         if result.get(key) is not None:
-            result[key] = _nested(result[key], _metric)
-    result.setdefault("loss_weights", None)
-    if result.get("sample_weight_mode", "") is None:
-        result.pop("sample_weight_mode")
+            result[key] = _of_one_output(_nested(result[key], _metric))
+    for key in ("metrics", "loss_weights", "sample_weight_mode"):  # Keras < 2.4 insists on them
+        result.setdefault(key, None)
     if result.get("optimizer_config") is not None:
         old = result["optimizer_config"]
         result["optimizer_config"] = _optimizer(old)
@@ -121,6 +120,12 @@ def _nested(value: Any, translate_one: Any) -> Any:
     if isinstance(value, list):
         return [_nested(item, translate_one) for item in value]
     raise Untranslatable(f"{value!r} is no loss or metric")
+
+
+def _of_one_output(metrics: Any) -> Any:
+    """The metrics of a model's only output as a plain list: Keras 3.0 refuses a list in a list."""
+    is_nested = isinstance(metrics, list) and len(metrics) == 1 and isinstance(metrics[0], list)
+    return metrics[0] if is_nested else metrics
 
 
 def _loss(value: Any) -> Any:
