@@ -3,11 +3,11 @@
 usage: python load_in_keras.py LIBRARY JOBS.json RESULTS.jsonl
 
 LIBRARY is what to import: keras, tf_keras or tensorflow.keras. JOBS.json is a list of
-{"name", "path", "data", "x", "y", "again", "tolerance"}: "x" and "y" begin the names of the inputs
-and outputs in the npz file "data", "again" those of a second call without a reset of states. "train"
-says whether the file is compiled. Each is loaded by `load_model(path)`, nothing else, compiled as it
-is, and run; where it is compiled, it is trained for one step. One line is written for each: {"name",
-"status", "detail"} with status "right", "wrong" or "refused".
+{"name", "path", "data", "x", "y", "again", "train", "tolerance"}: "x" and "y" begin the names of
+the inputs and outputs in the npz file "data", "again" those of a second call without a reset of
+states; "train" says whether the file is compiled. Each is loaded by `load_model(path)`, nothing
+else, and run; a compiled one is trained for one step. One line is written for each: {"name",
+"status", "detail"}, the status being "right", "wrong" or "refused".
 
 Runs in Python 3.6 and later, and imports nothing but numpy and the library.
 """
