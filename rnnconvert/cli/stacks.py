@@ -12,16 +12,19 @@ if TYPE_CHECKING:
     from rnnconvert.tf1.stack import Found
 
 Command = Callable[..., Any]
+ACTIVATIONS = ["tanh", "relu", "sigmoid", "elu", "selu", "softplus", "softsign", "linear"]
 CELLS = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
 
 
 def stack_options(command: Command) -> Command:
     """What a TensorFlow checkpoint does not tell of its RNN stacks."""
     for option in (
-        click.option("--activation", type=click.Choice(["tanh", "relu"]),
-                     help="Checkpoints: of a BasicRNNCell. Default: tanh."),
+        click.option("--activation", type=click.Choice(ACTIVATIONS),
+                     help="Checkpoints: of TF1's cells, where no graph (.meta) beside tells it. "
+                          "Default: tanh. A BasicRNNCell takes tanh or relu."),
         click.option("--forget-bias", type=float,
-                     help="Checkpoints: what an LSTM cell adds. Default: its class'."),
+                     help="Checkpoints: what an LSTM cell adds, where no graph (.meta) beside "
+                          "tells it. Default: its class'."),
         click.option("--direction", type=click.Choice(["unidirectional", "bidirectional"]),
                      help="Checkpoints: of a buffer without a graph."),
         click.option("--input-size", type=click.IntRange(1), help="Checkpoints: the same."),
@@ -57,6 +60,9 @@ def variable_lines(found: Found) -> list[str]:
         both = "" if stack.direction == "unidirectional" else ", bidirectional"
         sizes = f"{stack.num_layers} x {stack.num_units} units on {stack.input_size} inputs"
         lines.append(f"{stack.scope}: {stack.cell}, {sizes}{both}, {stack.dtype}")
+        if stack.told is not None:
+            added = "" if stack.cell != "lstm" else f"forget_bias {stack.forget_bias}, "
+            lines.append(f"  {added}activation {stack.function} (of the graph beside it, .meta)")
         if stack.opaque is not None:
             lines.append(f"  {stack.opaque}: opaque buffer of {stack.shape.size:,} values")
         lines += [f"  {name}" for place in stack.places for name in place.tensors.values()]

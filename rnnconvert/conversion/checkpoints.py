@@ -117,6 +117,10 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     """Stacks that cuDNN has no mode for."""
     found = []
     for stack in stacks:
+        if stack.cell in ("lstm", "gru") and stack.function != "tanh":
+            found.append(
+                f"{stack.scope}: its activation is {stack.function}, cuDNN's {stack.cell} has tanh"
+            )
         try:
             layouts.find("cudnn", stack.cell)
         except NotConvertibleError as error:
@@ -291,7 +295,9 @@ class _Job:
     ) -> list[RnnWeights]:
         h5 = file if self.to == "h5" else file.with_suffix(".h5")
         try:
-            places = keras_writer.write_stack(h5, stack.scope, _layers(stack, weights))
+            places = keras_writer.write_stack(
+                h5, stack.scope, _layers(stack, weights), stack.function
+            )
             keras = layouts.find("keras", stack.cell)
             with open_keras_h5(h5) as opened:
                 written = [
