@@ -20,11 +20,12 @@ from rnnconvert.errors import UsageError
 from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
 from rnnconvert.tf1.buffers import FLAGS, join, raw_variables
-from rnnconvert.tf1.cudnn_forms import keras_stacks, op_output_stacks
+from rnnconvert.tf1.cudnn_forms import op_output_stacks
 from rnnconvert.tf1.graph import Graph, read_graph
 from rnnconvert.tf1.graph_cells import CellFacts
 from rnnconvert.tf1.groups import Candidate, cell_stacks
-from rnnconvert.tf1.meta_graph import GraphLayer, read_layers
+from rnnconvert.tf1.keras_forms import KERAS, keras_stacks
+from rnnconvert.tf1.meta_graph import GraphLayer, cudnn_buffers, read_layers
 from rnnconvert.tf1.stack import Found, Slot, Stack, StackOptions
 
 _ACTIVATIONS = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
@@ -53,7 +54,7 @@ def find_stacks(
     candidates = [
         *cell_stacks(by_name, options, graph),
         *op_output_stacks(by_name, options),
-        *keras_stacks(variables),
+        *keras_stacks(variables, options),
     ]
     raws = raw_variables(by_name, candidates, options, layers)
     joined = join(raws, candidates, by_name, options, layers)
@@ -65,6 +66,7 @@ def find_stacks(
         (
             *(warning for each in checked for warning in each.warnings),
             *(text for path, text in unclear.items() if _in_scope(path, options.scope)),
+            *_cudnn_in_graph_only(prefix, graph(), by_name),
         ),
         tuple(each.problem for each in checked if each.problem is not None),
     )
@@ -82,6 +84,20 @@ def _layers_of(graph: Graph | None) -> Mapping[str, tuple[GraphLayer, ...]]:
         return {}
     with reading("the graph beside the checkpoint"):
         return read_layers(graph)
+
+
+def _cudnn_in_graph_only(
+    prefix: Path | None, graph: Graph | None, variables: Mapping[str, VariableInfo]
+) -> list[str]:
+    """Where cuDNN's ops are in the graph, and what they read was saved as tensors of cells."""
+    buffers = [] if graph is None else cudnn_buffers(graph)
+    if prefix is None or not buffers or any(name in variables for name in buffers):
+        return []
+    return [
+        f"cuDNN is in the graph beside it and not in the checkpoint: {prefix.name}.meta runs "
+        f"{len(buffers)} cuDNN layers ({', '.join(buffers[:_LISTED])}), whose weights were saved "
+        f"as tensors of cells; to run the graph without cuDNN convert {prefix.name}.meta"
+    ]
 
 
 def _decide(
@@ -111,6 +127,8 @@ def _with_activation(candidate: Candidate, options: StackOptions) -> Candidate:
     stack = candidate.stack
     if stack is None or stack.cell not in _ACTIVATIONS.values() or not stack.places:
         return candidate
+    if stack.places[0].layout == KERAS:
+        return candidate  # a SimpleRNN, which takes any activation
     cells = set(_ACTIVATIONS.values())
     if stack.told is not None:
         if stack.activation not in _ACTIVATIONS:

@@ -48,7 +48,8 @@ def check_stack_weights(
         exact += not CELLS[one.cell].merges_biases
     detail = f"{stack.scope}: round trip bit-exact on {exact} tensors"
     if merged:
-        detail += f", {merged} merged biases within one unit in the last place"
+        plural = "bias" if merged == 1 else "biases"
+        detail += f", {merged} merged {plural} within one unit in the last place"
     if stack.opaque is not None:
         if not _gives_the_buffer(stack, written, checkpoint):
             return LevelResult("failed", detail=f"{stack.opaque}: packed again it has other bits")
@@ -104,6 +105,10 @@ def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
     ]
     if stack.places[0].layout == "keras-cudnn":
         return lambda x: _run_split(stack, tensors, x)
+    if stack.places[0].layout == "keras":
+        return lambda x: keras_reference.run(
+            stack.cell, tensors[0], x, *_zeros(stack, x), activation=stack.function
+        )[0]
     kind = stack.places[0].layout.removeprefix("tf1:")
     count = len(stack.directions)
     layers = [
