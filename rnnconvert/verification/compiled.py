@@ -143,7 +143,7 @@ def _target(loss: str, output: Array, generator: np.random.Generator) -> Array:
         return np.asarray(chosen[..., None] == np.arange(classes), "float32")
     if "crossentropy" in loss:
         return generator.integers(0, 2, output.shape).astype("float32")
-    return generator.uniform(0.1, 1.0, output.shape).astype("float32")
+    return np.asarray(generator.uniform(0.1, 1.0, output.shape), "float32")
 
 
 # --- training -------------------------------------------------------------------------------
