@@ -7,20 +7,16 @@ kill at any moment leaves the target as it was and at most one file with the pre
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rnnconvert.errors import OutputError, UsageError
+from rnnconvert.errors import FULL_DISK, OutputError, UsageError
 
 PREFIX = ".rnnconvert-"
-READ_FAILED = "Can't synchronously read data"
-"""How HDF5 begins the message of a failed read."""
 
 
 def default_output(source: Path, suffix: str, extension: str | None = None) -> Path:
@@ -89,14 +85,8 @@ def write_errors(output: Path) -> Iterator[None]:
     """Errors of the file system while writing, as OutputError with a reason."""
     try:
         yield
-    except (OSError, RuntimeError) as error:  # HDF5 tells of a failed write as it closes
-        if READ_FAILED in str(error):
-            raise  # HDF5 failed to read the input, which is not the output's fault
-        number = getattr(error, "errno", None)
-        full = number in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-        known = re.search(r"error message = '([^']*)'", str(error))
-        reason = getattr(error, "strerror", None) or (known[1] if known else str(error))
-        reason = "no space left on the device" if full else reason.splitlines()[0]
+    except OSError as error:
+        reason = FULL_DISK.get(error.errno or 0) or error.strerror or str(error)
         raise OutputError(f"can't be written: {reason}", path=str(output)) from error
 
 

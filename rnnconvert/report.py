@@ -283,6 +283,11 @@ class Report:
         return json.dumps(self.to_dict(), indent=2, default=str)
 
 
+def counted(number: int, one: str, several: str) -> str:
+    """The number with its noun: "1 merged bias", "2 merged biases"."""
+    return f"{number} {one if number == 1 else several}"
+
+
 def _is_missing_gpu(level: LevelResult) -> bool:
     return level.device == "gpu" and level.status == "skipped"
 

@@ -156,5 +156,3 @@ def _convert_one(
         return conversion.run(path, target, options), None
     except ConversionError as error:
         return error.report, error
-    except OSError as error:
-        return None, OutputError(str(error), path=str(path))

@@ -9,7 +9,6 @@ optimizer's variables. Keras itself reads all of this by position.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
 from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
 from rnnconvert.report import FileInfo, sha256
 
@@ -82,7 +82,10 @@ class KerasH5:
 
     @cached_property
     def model_config(self) -> dict[str, Any] | None:
-        return safe_h5.json_attribute(self.file, "model_config")
+        config = safe_h5.json_attribute(self.file, "model_config")
+        if config is not None:
+            require_form(config)
+        return config
 
     @cached_property
     def training_config(self) -> dict[str, Any] | None:
@@ -319,5 +322,5 @@ def _copy_range(reader: BinaryIO, writer: BinaryIO, start: int, stop: int) -> No
     while start < stop:
         piece = reader.read(min(stop - start, 2**20))
         if not piece:
-            raise OSError(errno.EIO, "the input became shorter while it was copied")
+            raise UnreadableInputError("the input became shorter while it was copied")
         start += writer.write(piece)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnnconvert.conversion.targets import KERAS_FILES, target_of
-from rnnconvert.errors import UsageError, errors_of
+from rnnconvert.errors import UsageError, errors_of, last_resort
 from rnnconvert.kinds import Kind, kind_of
 from rnnconvert.options import Options
 from rnnconvert.report import Report
@@ -26,7 +26,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    with errors_of(source):
+    with errors_of(source), last_resort():
         kind = kind_of(source)
         if source.name in ("", ".."):  # the output's name is made of the input's
             source = source.resolve()

@@ -15,7 +15,6 @@ from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.conversion.targets import EXTENSIONS, KERAS_FILES
 from rnnconvert.errors import (
-    DifferenceError,
     NotConvertibleError,
     UnreadableInputError,
     UsageError,
@@ -25,7 +24,6 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
-    READ_FAILED,
     check_output,
     default_output,
     publish,
@@ -50,14 +48,7 @@ def run(source: Path, output: Path | None, options: Options, *, like: str | None
     """
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
-    try:
-        return _run(source, output, options, like)
-    except OSError as error:
-        if READ_FAILED not in str(error):
-            raise
-        raise UnreadableInputError(
-            f"the data of a tensor can't be read, the file is damaged ({error})", path=str(source)
-        ) from error
+    return _run(source, output, options, like)
 
 
 def _run(source: Path, output: Path | None, options: Options, like: str | None) -> Report:
@@ -253,8 +244,9 @@ def _require_done(copy: KerasH5, options: Options) -> Plan:
     again = _plan(copy, replace(options, optimizer="convert"), "h5")
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
-        raise DifferenceError(
-            "the written file still needs conversion, a bug of rnnconvert: "
+        raise NotConvertibleError(
+            "what was written would still need conversion, so the input contradicts itself, or "
+            "this is a bug of rnnconvert; nothing was written: "
             + "; ".join(left or [change.target.path for change in again.tensor_changes])
         )
     return again

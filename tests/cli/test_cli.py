@@ -150,7 +150,7 @@ def test_a_conversion(cli, tmp_path):
     assert "GRU(reset_after)" in result.out
     weights, layers, on_cpu, on_gpu = level_lines(result.out)
     assert weights == (
-        "  ok weights: round trip bit-exact on 5 tensors, 1 merged biases within 0.5 ulp"
+        "  ok weights: round trip bit-exact on 5 tensors, 1 merged bias within 0.5 ulp"
     )
     assert re.fullmatch(
         r"  ok layers: max difference \S+ \(tolerance \S+\), 2 layers, 7 time steps, batch 3, "
@@ -376,7 +376,7 @@ def test_the_report(cli, tmp_path):
     assert set(levels) == {"weights", "layers", "model"}
     assert levels["weights"] == {
         "status": "passed",
-        "detail": "round trip bit-exact on 5 tensors, 1 merged biases within 0.5 ulp",
+        "detail": "round trip bit-exact on 5 tensors, 1 merged bias within 0.5 ulp",
     }
     assert {"status", "device", "max_abs", "max_rel", "tolerance", "worst"} <= set(levels["layers"])
     assert levels["layers"]["status"] == "passed"
