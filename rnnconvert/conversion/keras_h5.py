@@ -219,11 +219,18 @@ def _verify_model(
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs),
+            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
         )  # fmt: skip
     report = replace(report, model_level=levels)
     report.raise_if_different(NOTHING_WRITTEN)
     return report
+
+
+def _loaded_in(written: Path, options: Options) -> str:
+    """The Keras that the file was written for; CuDNN layers are for one that is not there."""
+    if options.is_inverse:
+        return "any"
+    return "keras3" if written.suffix == ".keras" else options.target
 
 
 def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:
