@@ -300,7 +300,7 @@ def uninterrupted() -> Iterator[None]:
     waiting: list[tuple[int, FrameType | None]] = []
     before: dict[int, Any] = {}
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (int(signal.SIGINT), int(signal.SIGTERM)):
             before[number] = signal.signal(number, lambda *caught: waiting.append(caught))
     except ValueError:  # not in the main thread, which alone hears them
         yield

@@ -91,7 +91,7 @@ def inspect_all(output: Output, *, paths: Sequence[Path], **options: Any) -> int
     from rnnconvert import inspection
     from rnnconvert.options import Options
 
-    output.check_report_path([file for path in paths for file in _files(path)], [])
+    _check_report(output, paths)
     chosen = Options.of(hashes=output.wants_report, **options)
     codes = []
     for path in paths:
@@ -113,8 +113,7 @@ def verify_pair(output: Output, *, original: Path, converted: Path, **options: A
     from rnnconvert import comparison
     from rnnconvert.options import Options
 
-    models = [file for path in (original, converted) for file in _files(path)]
-    output.check_report_path(models, [], may_exist=True)
+    _check_report(output, [original, converted], may_exist=True)
     earlier = output.take_existing_report()
     chosen = Options.of(hashes=output.wants_report, **options)
     code = 0
@@ -174,11 +173,18 @@ def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
         return Footprint(_files(path))
 
 
+def _check_report(output: Output, paths: Sequence[Path], *, may_exist: bool = False) -> None:
+    """Refuse a report that would replace a part of a model, before any work is done."""
+    if output.writes_report:
+        models = [file for path in paths for file in _files(path)]
+        output.check_report_path(models, [], may_exist=may_exist)
+
+
 def _files(path: Path) -> tuple[Path, ...]:
     """The files of a model, or its directory; of what is no model, what was given."""
     from rnnconvert.containers.checkpoint import find_checkpoint, open_checkpoint
 
-    if (path / "saved_model.pb").exists():
+    if os.path.exists(path / "saved_model.pb"):  # takes names that are too long, as none
         return (path,)
     with suppress(ConversionError), last_resort():
         found = find_checkpoint(path)

@@ -200,6 +200,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
