@@ -49,7 +49,7 @@ def compare(
         layers=tuple(inspection.LoweredOp(op) for op in found[0].ops),
         verdict="equivalent",
         weights_level=_check_weights(original, converted, kind),
-        layers_level=LevelResult.skipped("graphs are compared by their signatures"),
+        layers_level=LevelResult.nothing_to_run("graphs are compared by their signatures"),
         model_level=(LevelResult.not_asked(options.verify),),
     )
     if options.verify != "model":

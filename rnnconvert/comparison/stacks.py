@@ -10,7 +10,12 @@ from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.containers.keras_h5 import KerasH5
 from rnnconvert.errors import NotConvertibleError, errors_of
-from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import (
+    assumptions_of,
+    describe,
+    open_stacks,
+    stack_layers,
+)
 from rnnconvert.keras_files import open_keras
 from rnnconvert.kinds import Kind
 from rnnconvert.layouts import RnnWeights
@@ -58,7 +63,9 @@ def compare(
         info, weights = _other_side(second, source.found.stacks, options)
     infos = (info, source.info) if swapped else (source.info, info)
     check(*infos)
-    skipped = LevelResult.skipped("a checkpoint holds no model; its stacks ran at level layers")
+    skipped = LevelResult.nothing_to_run(
+        "a checkpoint holds no model; its stacks ran at level layers"
+    )
     layers = LevelResult.not_asked(options.verify)
     pairs = list(zip(source.found.stacks, weights, strict=True))
     if options.verify != "weights":
@@ -72,7 +79,8 @@ def compare(
         "verify",
         *infos,
         layers=stack_layers(source.found, "keras"),
-        warnings=warnings_of(source.found),
+        warnings=source.found.warnings,
+        assumptions=assumptions_of(source.found),
         verdict="equivalent",
         weights_level=LevelResult.of_all([
             check_stack_weights(

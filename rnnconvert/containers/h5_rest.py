@@ -6,6 +6,7 @@ Datasets of a hostile or damaged file may share bytes, so that writing one chang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def difference(
         if not _is_there(written, path):
             return f"{path} is missing"
         there = written[path] if path else written
-        name = _other_attribute(here, there, lambda key, path=path: ignored(path, key))
+        name = _other_attribute(here, there, partial(ignored, path))
         if name is not None:
             return f"the attribute {name} of {path or '/'} is another"
         is_data = isinstance(here, h5py.Dataset)
@@ -126,9 +127,7 @@ def _same_bytes(here: h5py.Dataset, there: h5py.Dataset) -> bool:
     starts = [dataset.id.get_offset() for dataset in (here, there)]
     size = here.id.get_storage_size()
     if None in starts or size != there.id.get_storage_size():
-        return (
-            here.shape is None or np.asarray(here[()]).tobytes() == np.asarray(there[()]).tobytes()
-        )
+        return here.shape is None or bool(_equal(np.asarray(here[()]), np.asarray(there[()])))
     paths = [Path(dataset.file.filename) for dataset in (here, there)]
     with paths[0].open("rb") as one, paths[1].open("rb") as other:
         one.seek(starts[0])

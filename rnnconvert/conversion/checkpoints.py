@@ -34,7 +34,12 @@ from rnnconvert.errors import (
     UsageError,
 )
 from rnnconvert.frameworks import CannotRun, import_keras
-from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import (
+    assumptions_of,
+    describe,
+    open_stacks,
+    stack_layers,
+)
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
@@ -47,7 +52,7 @@ from rnnconvert.publish import (
     temporary_file,
     write_errors,
 )
-from rnnconvert.report import FileInfo, LevelResult, Report
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
 from rnnconvert.tf1.rewrite import (
@@ -86,7 +91,8 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         options.command,
         describe(source, checkpoint, options.hashes),
         layers=stack_layers(found, layout),
-        warnings=warnings_of(found),
+        warnings=found.warnings,
+        assumptions=assumptions_of(found),
         problems=found.problems,
     )
     skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
@@ -204,6 +210,8 @@ class _Job:
             with write_errors(output):
                 written, rewritten = self._fill(temporaries)
             report = self._verify(report, written, temporaries)
+            if self.options.strict:
+                report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=self.options.device == "gpu")
             report = replace(report, optimizer=_optimizer(rewritten))
             info = self._output_info(output, temporaries)
             if self.options.dry_run:
@@ -351,7 +359,7 @@ class _Job:
             model_level=tuple(models),
             verdict="equivalent",
         )
-        report.raise_if_different("; nothing was written")
+        report.raise_if_different(NOTHING_WRITTEN)
         return report
 
     def _merges(self, stack: Stack) -> bool:
@@ -362,7 +370,7 @@ class _Job:
     def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
         if self.to not in ("h5", "keras"):
             reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
-            return [LevelResult.skipped(reason, "cpu")]
+            return [LevelResult.nothing_to_run(reason, "cpu")]
         try:
             import_keras()
         except CannotRun as error:

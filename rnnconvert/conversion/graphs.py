@@ -23,7 +23,7 @@ from rnnconvert.publish import (
     temporary_directory,
     write_errors,
 )
-from rnnconvert.report import LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
 _REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
@@ -208,7 +208,9 @@ def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Opt
         report = replace(report, layers_level=_check_ops(source, target, options))
     if options.verify == "model":
         report = replace(report, model_level=run_signatures(source, target, kind, options))
-    report.raise_if_different("; nothing was written")
+    report.raise_if_different(NOTHING_WRITTEN)
+    if options.strict:
+        report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=options.device == "gpu")
     return report
 
 
@@ -249,15 +251,18 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
         lowered=target,
         choices=_choices(options),
         options=_lowering_options(options),
+        allow_code=options.permissions.allow_code,
     )
     if not results:
-        return LevelResult.skipped("none of the lowered ops computes a layer's outputs")
+        return LevelResult.nothing_to_run("none of the lowered ops computes a layer's outputs")
     level = LevelResult.of_all(
         [_level("", result, "tensorflow against the float64 reference") for result in results]
     )
     counts = Counter(result.status for result in results)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return replace(level, detail=f"ops one by one: {told}")
+    reason = None if options.permissions.allow_code else lowering.why_not_run(source)
+    alone = f"; with the files' parameters, the model was not run: {reason}" if reason else ""
+    return replace(level, detail=f"ops one by one: {told}{alone}")
 
 
 def run_signatures(
@@ -271,22 +276,24 @@ def run_signatures(
     """
     choices = _choices(options)
     if kind is Kind.META_GRAPH:
-        results = lowering.verify_meta_graph(source, target, choices=choices)
-        levels = [_level(f"op {result.signature}", result, _REFERENCE) for result in results]
+        results = lowering.verify_meta_graph(
+            source, target, choices=choices, allow_code=options.permissions.allow_code
+        )
+        levels = [_level("op", result, _REFERENCE) for result in results]
         no_gpu: str | None = "MetaGraphs are run on the CPU only"
     else:
-        levels = _signatures(source, target, kind, choices, "reference")
+        levels = _signatures(source, target, kind, options, "reference")
         no_gpu = no_tensorflow_gpu()
-    levels = levels or [LevelResult.skipped("the model has no signature to run", "cpu")]
+    levels = levels or [LevelResult.nothing_to_run("the model has no signature to run", "cpu")]
     if options.device == "cpu":
         return tuple(levels)
     if no_gpu:
         return (*levels, LevelResult.skipped(no_gpu, "gpu"))
-    return (*levels, *_signatures(source, target, kind, choices, "gpu"))
+    return (*levels, *_signatures(source, target, kind, options, "gpu"))
 
 
 def _signatures(
-    source: Path, target: Path, kind: Kind, choices: lowering.Choices, original_on: str
+    source: Path, target: Path, kind: Kind, options: Options, original_on: str
 ) -> list[LevelResult]:
     verify = {
         Kind.SAVED_MODEL: lowering.verify_saved_model,
@@ -295,16 +302,21 @@ def _signatures(
     engine, device = _REFERENCE, "cpu"
     if original_on == "gpu":
         engine, device = "tensorflow, the original on cuDNN, TF32 off", "gpu"
-    return [
-        _level(f"signature {result.signature}", result, engine, device)
-        for result in verify(source, target, choices=choices, original_on=original_on)
-    ]
+    results = verify(
+        source,
+        target,
+        choices=_choices(options),
+        original_on=original_on,
+        allow_code=options.permissions.allow_code,
+    )
+    return [_level("signature", result, engine, device) for result in results]
 
 
 def _level(
     what: str, result: lowering.SignatureResult, engine: str, device: str = "cpu"
 ) -> LevelResult:
+    detail = f"{what} {result.signature}" if what and result.signature else ""
     return LevelResult(
-        result.status, detail=what, reason=result.reason, device=device, engine=engine,
+        result.status, detail=detail, reason=result.reason, device=device, engine=engine,
         max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
 from rnnconvert.options import Options
-from rnnconvert.report import FileInfo, head
+from rnnconvert.report import Assumption, FileInfo, head
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.stack import Found, Stack
 
@@ -89,7 +89,11 @@ class CheckpointInspection:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return warnings_of(self.found)
+        return self.found.warnings
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return assumptions_of(self.found)
 
     @property
     def verdict(self) -> str:
@@ -103,6 +107,7 @@ class CheckpointInspection:
             **head("inspect", self.input),
             "variables": {name: list(shape) for name, shape in self.variables.items()},
             "layers": [layer.to_dict() for layer in self.layers],
+            "assumptions": [each.to_dict() for each in self.assumptions],
             "warnings": list(self.warnings),
             "problems": list(self.found.problems),
             "verdict": self.verdict,
@@ -142,8 +147,8 @@ def stack_layers(found: Found, layout: str) -> tuple[StackLayer, ...]:
     )
 
 
-def warnings_of(found: Found) -> tuple[str, ...]:
-    return (*found.warnings, *(text for stack in found.stacks for text in stack.assumptions))
+def assumptions_of(found: Found) -> tuple[Assumption, ...]:
+    return tuple(each for stack in found.stacks for each in stack.assumptions)
 
 
 def describe(path: Path, checkpoint: Checkpoint, with_hash: bool) -> FileInfo:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         lower_meta_graph,
         lower_saved_model_proto,
     )
+    from rnnconvert.lowering.permission import why_not_run
     from rnnconvert.lowering.rewrite import lower_graph_def
     from rnnconvert.lowering.search import find_ops
     from rnnconvert.lowering.signature_inputs import Choices
@@ -60,6 +61,7 @@ _PLACES = {
     "verify_layers": "layers_level",
     "verify_meta_graph": "verify_ops",
     "verify_saved_model": "verify",
+    "why_not_run": "permission",
 }
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "verify_layers",
     "verify_meta_graph",
     "verify_saved_model",
+    "why_not_run",
 ]
 
 

@@ -171,9 +171,10 @@ def _with_unnamed_buffer(
     ]
     if len(found) != 1:
         return candidate
-    text = f"{found[0].name} is taken for its buffer, by its size"
-    stack = replace(stack, opaque=found[0].name, assumptions=(*stack.assumptions, text))
-    return replace(candidate, stack=stack)
+    # Not an assumption: its values are compared with those of the cells when it is read.
+    text = f"{stack.scope}: {found[0].name} is taken for its buffer, by its size"
+    stack = replace(stack, opaque=found[0].name)
+    return replace(candidate, stack=stack, warnings=(*candidate.warnings, text))
 
 
 # --- buffers alone --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rnnconvert.containers.checkpoint import VariableInfo
 from rnnconvert.errors import UsageError
+from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
 from rnnconvert.tf1.buffers import FLAGS, Graph, join, raw_variables
 from rnnconvert.tf1.cudnn_forms import keras_stacks, op_output_stacks
@@ -108,11 +109,12 @@ def _with_activation(candidate: Candidate, options: StackOptions) -> Candidate:
         told = {cell for cell in cells if f"cudnn_{cell}" in parts}
     if len(told) == 1:
         return replace(candidate, stack=replace(stack, cell=told.pop()))
-    text = (
-        "the activation tanh is assumed, TensorFlow's default for basic_rnn_cell; "
-        "a checkpoint does not store it"
+    why = (
+        "TensorFlow's default for basic_rnn_cell; a checkpoint does not store it, --activation "
+        "gives it"
     )
-    return replace(candidate, stack=replace(stack, assumptions=(*stack.assumptions, text)))
+    assumed = Assumption("activation", "tanh", why)
+    return replace(candidate, stack=replace(stack, assumptions=(*stack.assumptions, assumed)))
 
 
 def _unique(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -168,8 +170,10 @@ def _checked(candidate: Candidate, options: StackOptions) -> Candidate:
 
 def _finished(stack: Stack, variables: Mapping[str, VariableInfo]) -> Stack:
     """With its slots, and its name in what is said of it."""
-    texts = tuple(f"{stack.scope}: {text}" for text in stack.assumptions)
-    return replace(stack, slots=_slots(stack, variables), assumptions=texts)
+    assumptions = tuple(
+        replace(each, why=f"{stack.scope}: {each.why}") for each in stack.assumptions
+    )
+    return replace(stack, slots=_slots(stack, variables), assumptions=assumptions)
 
 
 def _slots(stack: Stack, variables: Mapping[str, VariableInfo]) -> tuple[Slot, ...]:

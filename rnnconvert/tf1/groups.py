@@ -12,6 +12,7 @@ from rnnconvert.errors import NotConvertibleError
 from rnnconvert.layouts import tf1_cells
 from rnnconvert.layouts.tf1_cells import Tf1Cell
 from rnnconvert.layouts.weights import FLOAT_DTYPES
+from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
 from rnnconvert.tf1.names import CellName
 from rnnconvert.tf1.stack import DIRECTIONS, CellPlace, Stack, StackOptions
@@ -268,7 +269,7 @@ def _stack(scope: str, cells: list[_Cell], options: StackOptions) -> Stack:
     )
 
 
-def _forget_bias(cells: list[_Cell], options: StackOptions) -> tuple[float, tuple[str, ...]]:
+def _forget_bias(cells: list[_Cell], options: StackOptions) -> tuple[float, tuple[Assumption, ...]]:
     """What an LSTM adds to its forget gate, and what had to be assumed of it."""
     default = cells[0].layout.forget_bias
     if not default:
@@ -277,19 +278,20 @@ def _forget_bias(cells: list[_Cell], options: StackOptions) -> tuple[float, tupl
     assumptions = []
     if options.forget_bias is None:
         text = (
-            f"forget_bias {default} is assumed, TensorFlow's default for "
-            f"{' and '.join(kinds)}; a checkpoint does not store it"
+            f"TensorFlow's default for {' and '.join(kinds)}; a checkpoint does not store it, "
+            "--forget-bias gives it"
         )
         if "lstm_cell" in kinds:
             text += (
                 " (CudnnCompatibleLSTMCell, which TensorFlow 1.5 saves under the name lstm_cell "
                 "too, has 0)"
             )
-        assumptions.append(text)
+        assumptions.append(Assumption("forget_bias", default, text))
     if _LSTM_CLIPS & set(kinds):
-        assumptions.append(
-            "it is assumed that the cell state is not clipped; a checkpoint does not "
-            "store cell_clip, and the block cells of TensorFlow up to 1.3 clip at 3 by default"
+        text = (
+            "a checkpoint does not store it, and the block cells of TensorFlow up to 1.3 clip the "
+            "cell state at 3 by default"
         )
+        assumptions.append(Assumption("cell_clip", None, text))
     added = default if options.forget_bias is None else options.forget_bias
     return added, tuple(assumptions)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rnnconvert.layouts import CELLS, parameter_count
 from rnnconvert.layouts.opaque import OpaqueShape
+from rnnconvert.report import Assumption
 
 DIRECTIONS = ("forward", "backward")
 
@@ -53,7 +54,7 @@ class Stack:
             a stack that is stored as a buffer only.
         slots: of the opaque variable, in the buffer's layout.
         forget_bias: what the cell adds to the forget gate without storing it.
-        assumptions: sentences on what the checkpoint does not tell.
+        assumptions: what the checkpoint does not tell, and changes the numbers.
         input_mode: of the buffer; with "skip_input" layer 0 has no input matrices in it.
     """
 
@@ -68,7 +69,7 @@ class Stack:
     places: tuple[CellPlace, ...]
     slots: tuple[Slot, ...] = ()
     forget_bias: float = 0.0
-    assumptions: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
     input_mode: str = "linear_input"
 
     @property

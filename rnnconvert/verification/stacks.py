@@ -11,7 +11,7 @@ import numpy as np
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack
 from rnnconvert.layouts import opaque as opaque_layout
-from rnnconvert.report import LevelResult
+from rnnconvert.report import LevelResult, counted
 from rnnconvert.rounding import EPS
 from rnnconvert.tf1.stack import Stack
 from rnnconvert.verification import cudnn_reference, keras_reference, tf1_reference
@@ -46,9 +46,10 @@ def check_stack_weights(
             return LevelResult("failed", detail=f"{stack.scope} layer {place}: {problem}")
         merged += CELLS[one.cell].merges_biases
         exact += not CELLS[one.cell].merges_biases
-    detail = f"{stack.scope}: round trip bit-exact on {exact} tensors"
+    detail = f"{stack.scope}: round trip bit-exact on {counted(exact, 'tensor', 'tensors')}"
     if merged:
-        detail += f", {merged} merged biases within one unit in the last place"
+        biases = counted(merged, "merged bias", "merged biases")
+        detail += f", {biases} within one unit in the last place"
     if stack.opaque is not None:
         if not _gives_the_buffer(stack, written, checkpoint):
             return LevelResult("failed", detail=f"{stack.opaque}: packed again it has other bits")
