@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +23,11 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
+    Footprint,
     check_output,
     default_output,
     publish,
+    scratch_directory,
     temporary_file,
     write_errors,
 )
@@ -68,7 +69,7 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
-        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        directory = scratch_directory() if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
                 keras_h5.copy_around(plan, file, temporary)
@@ -84,6 +85,14 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 if not options.dry_run:
                     publish(final, output)
     return replace(report, output=None if options.dry_run else info)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; in place it is one file."""
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+    written = _output_path(source, output, to, options)
+    return Footprint(() if options.in_place else (source,), (written,))
 
 
 def _plan(file: KerasH5, options: Options, to: str) -> Plan:
@@ -191,6 +200,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
