@@ -11,13 +11,13 @@ import numpy as np
 
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
-from rnnconvert.errors import ConversionError
+from rnnconvert.errors import ConversionError, NotConvertibleError
 from rnnconvert.frameworks import CannotRun
-from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.planning import make_plan
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
 from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
 
 Array = np.ndarray[Any, Any]
 LONG = 50
@@ -55,7 +55,7 @@ def run_file(path: Path, x: Array, device: str) -> Array:
     with keras.device(device_name(device)), ExitStack() as stack:
         if device == "gpu":
             stack.enter_context(tf32_off(keras.backend.backend()))
-        model = keras.models.load_model(path, compile=False)
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
         result: Array = keras.ops.convert_to_numpy(model(x, training=False))
     return result
 
@@ -69,11 +69,16 @@ def load(path: Path, permissions: Permissions) -> Any:
     Raises:
         CannotRun: it holds code or custom classes that were not allowed, or only weights.
         CannotLoad: Keras does not load it.
+        UnreadableInputError: it is damaged, or refused as unsafe.
     """
     objects = dict(permissions.custom_objects)
     safe = not permissions.allow_code
     try:
-        if is_hdf5(path) and _needs_conversion(path, permissions):
+        require_trusted(path, permissions)
+    except NotConvertibleError as error:
+        raise CannotRun(error.message) from error
+    try:
+        if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
 
             return without_initial_values(
@@ -95,22 +100,8 @@ def load(path: Path, permissions: Permissions) -> Any:
         raise CannotLoad(f"Keras can't load it: {last}") from error
 
 
-def _needs_conversion(path: Path, permissions: Permissions) -> bool:
+def _needs_conversion(path: Path) -> bool:
     with open_keras_h5(path) as file:
-        config = file.model_config
-        if config is None:
-            raise CannotRun("a weights-only file holds no architecture")
-        vouched = permissions.custom_objects
-        code = code_in_config(config, vouched)
-        if permissions.allow_code:
-            code = [text for text in code if "custom class" in text]
-        if code:
-            hint = (
-                "--custom-objects module:name names an importable class"
-                if "custom class" in code[0]
-                else "--allow-code runs it"
-            )
-            raise CannotRun(f"{code[0]}, which is not run ({hint})")
         return not make_plan(file).is_empty
 
 
