@@ -30,7 +30,13 @@ from rnnconvert.containers.keras_store import (
     write_group,
 )
 from rnnconvert.containers.rebuilt import Rebuilt
-from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, errors_of
+from rnnconvert.errors import (
+    STUMBLES,
+    ConversionError,
+    NotConvertibleError,
+    UnreadableInputError,
+    errors_of,
+)
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
 from rnnconvert.keras_config.training import Untranslatable, translate
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
@@ -321,7 +327,7 @@ def _write_weights(
 ) -> None:
     try:
         variables = model_variables(config, store)
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except STUMBLES as error:
         raise UnreadableInputError(
             f"the model's config is not of the form that Keras writes ({error!r})"
         ) from error

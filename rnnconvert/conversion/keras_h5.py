@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,6 @@ from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.conversion.targets import EXTENSIONS, KERAS_FILES
 from rnnconvert.errors import (
-    DifferenceError,
     NotConvertibleError,
     UnreadableInputError,
     UsageError,
@@ -25,10 +23,11 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
-    READ_FAILED,
+    Footprint,
     check_output,
     default_output,
     publish,
+    scratch_directory,
     temporary_file,
     write_errors,
 )
@@ -52,14 +51,7 @@ def run(source: Path, output: Path | None, options: Options, *, like: str | None
     """
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
-    try:
-        return _run(source, output, options, like)
-    except OSError as error:
-        if READ_FAILED not in str(error):
-            raise
-        raise UnreadableInputError(
-            f"the data of a tensor can't be read, the file is damaged ({error})", path=str(source)
-        ) from error
+    return _run(source, output, options, like)
 
 
 def _run(source: Path, output: Path | None, options: Options, like: str | None) -> Report:
@@ -79,7 +71,7 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
-        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        directory = scratch_directory() if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
                 keras_h5.copy_around(plan, file, temporary)
@@ -93,6 +85,14 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 if not options.dry_run:
                     publish(final, output)
     return replace(report, output=None if options.dry_run else info)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; in place it is one file."""
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+    written = _output_path(source, output, to, options)
+    return Footprint(() if options.in_place else (source,), (written,))
 
 
 def _plan(file: KerasH5, options: Options, to: str) -> Plan:
@@ -200,6 +200,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
@@ -243,8 +246,9 @@ def _require_done(copy: KerasH5, options: Options) -> Plan:
     again = _plan(copy, replace(options, optimizer="convert"), "h5")
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
-        raise DifferenceError(
-            "the written file still needs conversion, a bug of rnnconvert: "
+        raise NotConvertibleError(
+            "what was written would still need conversion, so the input contradicts itself, or "
+            "this is a bug of rnnconvert; nothing was written: "
             + "; ".join(left or [change.target.path for change in again.tensor_changes])
         )
     return again
