@@ -68,6 +68,7 @@ from rnnconvert.tf1.rewrite import (
 from rnnconvert.tf1.stack import Stack, StackOptions
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.inputs import Array
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.stacks import (
     Run,
     check_stack_layers,
@@ -349,7 +350,7 @@ class _Job:
                     for place in places
                 ]
             if self.to == "keras":
-                save_as_keras(h5, file, Plan())
+                save_as_keras(h5, file, Plan(), Permissions())
         finally:
             if self.to == "keras":
                 h5.unlink(missing_ok=True)

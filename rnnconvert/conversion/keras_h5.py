@@ -75,7 +75,7 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
-            with _finished(file, plan, temporary, to, output) as final:
+            with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
                 if options.strict:
@@ -272,7 +272,9 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 
 @contextmanager
-def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path) -> Iterator[Path]:
+def _finished(
+    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, options: Options
+) -> Iterator[Path]:
     """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
     if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
         yield temporary
@@ -283,5 +285,5 @@ def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path)
             if to == "weights":
                 keras_h5.extract_weights(temporary, final)
             else:
-                save_as_keras(temporary, final, plan)
+                save_as_keras(temporary, final, plan, options.permissions)
         yield final
