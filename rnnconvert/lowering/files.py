@@ -5,7 +5,6 @@ Targets are temporary ones of the caller, who publishes them; sources are only r
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,8 +14,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from rnnconvert.containers.checkpoint import open_checkpoint
+from rnnconvert.containers.checkpoint.dtypes import itemsize
 from rnnconvert.errors import NotConvertibleError, OutputError, UnreadableInputError
-from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel, tf
+from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel
 from rnnconvert.lowering.meta import lower_meta_graph, lower_saved_model_proto
 from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
 from rnnconvert.lowering.rewrite import lower_graph_def
@@ -237,18 +238,12 @@ def checkpoint_files(prefix: Path) -> list[Path]:
 
 
 def _check_sizes(prefix: Path, available: int) -> None:
-    """Raise unless the index can be read and the data files can hold what it lists."""
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UnreadableInputError(f"{prefix.name}.index can't be read: {reason}") from error
-    needed = sum(
-        math.prod(shape) * types[name].size
-        for name, shape in shapes.items()
-        if types[name].size and types[name] != tf.string
-    )
+    """Raise unless the index can be read and the data files can hold what it lists.
+
+    TensorFlow's own reader aborts the process at some damaged indexes, so it is not asked.
+    """
+    variables = open_checkpoint(prefix).variables.values()
+    needed = sum(info.size * (itemsize(info.dtype) or 0) for info in variables)
     if needed > available:
         raise UnreadableInputError(
             f"{prefix.name}: the data files hold {available} bytes, but the index lists {needed}: "
