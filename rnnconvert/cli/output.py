@@ -186,6 +186,8 @@ class Output:
 
         for line in variable_lines(found.found):
             self._out.print(f"  {printable(line)}", soft_wrap=True)
+        if found.origin:
+            self._out.print(f"  {found.origin}")
         own = {name for stack in found.found.stacks for name in stack.variables}
         own |= {slot.variable for stack in found.found.stacks for slot in stack.slots}
         others = [name for name in found.variables if name not in own]
@@ -194,15 +196,13 @@ class Output:
         self._out.print(
             f"  {len(others)} other variables: {printable(', '.join(shown))}{more}", soft_wrap=True
         )
-        self._stacks(found.layers)
+        if found.layers:
+            self._stacks(found.layers)
         for problem in found.found.problems:
             self._out.print(f"  [red]can't be converted:[/] {printable(problem)}", soft_wrap=True)
-        if found.verdict == "convertible":
-            self._out.print("  [green]convertible[/]")
-        elif not found.found.problems:
-            self._out.print(
-                "  nothing of cuDNN in it; --to keras makes Keras models of TF1's cells"
-            )
+        if found.conclusion:
+            color = "green" if found.verdict == "convertible" else "default"
+            self._out.print(f"  [{color}]{found.conclusion}[/]", soft_wrap=True)
 
     def _stacks(self, layers: Sequence[StackLayer]) -> None:
         from rnnconvert.cli.stacks import rows

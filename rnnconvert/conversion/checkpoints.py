@@ -35,9 +35,11 @@ from rnnconvert.errors import (
 )
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.inspection.checkpoints import (
+    THE_WAY,
     assumptions_of,
     describe,
     open_stacks,
+    origin,
     stack_layers,
 )
 from rnnconvert.layouts import RnnWeights
@@ -55,6 +57,7 @@ from rnnconvert.publish import (
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
+from rnnconvert.tf1.names import OBJECT_SUFFIX
 from rnnconvert.tf1.rewrite import (
     Rewritten,
     rewrite,
@@ -65,6 +68,7 @@ from rnnconvert.tf1.rewrite import (
 from rnnconvert.tf1.stack import Stack, StackOptions
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.inputs import Array
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.stacks import (
     Run,
     check_stack_layers,
@@ -99,6 +103,8 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
     if options.is_inverse:
         found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
+    if to == "checkpoint" and not options.is_inverse:
+        found = replace(found, problems=(*found.problems, *_restored_by_object(found.stacks)))
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
         error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
@@ -107,7 +113,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         )
     needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
-        return replace(report, verdict="nothing-to-convert")
+        return replace(report, verdict="nothing-to-convert", assumptions=())
     if options.check:
         return report
     job = _Job(checkpoint, found.stacks, options)
@@ -132,6 +138,10 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     """Stacks that cuDNN has no mode for."""
     found = []
     for stack in stacks:
+        if stack.cell in ("lstm", "gru") and stack.function != "tanh":
+            found.append(
+                f"{stack.scope}: its activation is {stack.function}, cuDNN's {stack.cell} has tanh"
+            )
         try:
             layouts.find("cudnn", stack.cell)
         except NotConvertibleError as error:
@@ -139,11 +149,24 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     return found
 
 
+def _restored_by_object(stacks: Sequence[Stack]) -> list[str]:
+    """CuDNN layers of Keras that are restored along an object graph, where plain ones differ."""
+    return [
+        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, and a plain "
+        "layer keeps its weights in an object that a CuDNN layer has not (its cell); take --to h5, "
+        "keras or npz"
+        for stack in stacks
+        if stack.is_cudnn and any(name.endswith(OBJECT_SUFFIX) for name in stack.variables)
+    ]
+
+
 def _no_stack(checkpoint: Checkpoint) -> str:
     names = ", ".join(list(checkpoint.variables)[:4])
+    more = f"; it is {origin(checkpoint.variables)}: {THE_WAY}"
     return (
-        f"no cuDNN layer and no RNN cell of TensorFlow 1 among its {len(checkpoint.variables)} "
-        f"variables ({names}, ...)"
+        "no cuDNN layer, no RNN cell of TensorFlow 1 and no LSTM, GRU or SimpleRNN of Keras among "
+        f"its {len(checkpoint.variables)} variables ({names}, ...)"
+        + (more if origin(checkpoint.variables) else "")
     )
 
 
@@ -317,7 +340,9 @@ class _Job:
     ) -> list[RnnWeights]:
         h5 = file if self.to == "h5" else file.with_suffix(".h5")
         try:
-            places = keras_writer.write_stack(h5, stack.scope, _layers(stack, weights))
+            places = keras_writer.write_stack(
+                h5, stack.scope, _layers(stack, weights), stack.function
+            )
             keras = layouts.find("keras", stack.cell)
             with open_keras_h5(h5) as opened:
                 written = [
@@ -325,7 +350,7 @@ class _Job:
                     for place in places
                 ]
             if self.to == "keras":
-                save_as_keras(h5, file, Plan())
+                save_as_keras(h5, file, Plan(), Permissions())
         finally:
             if self.to == "keras":
                 h5.unlink(missing_ok=True)

@@ -10,7 +10,14 @@ from pathlib import Path
 from rnnconvert import lowering
 from rnnconvert.containers.keras_savedmodel import has_keras_config
 from rnnconvert.errors import NotConvertibleError, OutputError, UsageError
-from rnnconvert.inspection.graphs import LoweredOp, describe, only_rebuilds, require_tensorflow
+from rnnconvert.inspection.graphs import (
+    LoweredOp,
+    describe,
+    lowering_options,
+    only_rebuilds,
+    require_tensorflow,
+    without_effect,
+)
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
 from rnnconvert.publish import (
@@ -46,26 +53,18 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     info = describe(source, kind, options.hashes)
     report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
                     model_level=(skipped,))  # fmt: skip
+    if options.check:
+        planned = lowering.plan_model(source, options=lowering_options(options))
+        return _told(report, planned, source, kind, options)
     output = _output_path(source, output, kind)
-    writes = not (options.dry_run or options.check)
+    writes = not options.dry_run
     _check_output(source, output, kind, force=options.force or not writes)
     with temporary_directory(output.parent if writes else scratch_directory()) as work:
         target = work / output.name
         with write_errors(output):
             files = lower(source, target, kind, options)
-        report = replace(
-            report,
-            layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
-            warnings=files.warnings,
-        )
+        report = _told(report, files, source, kind, options)
         if not files.lowered:
-            if _only_rebuilds(source, kind):
-                raise NotConvertibleError(
-                    "a Keras model with CuDNN layers, saved without its functions "
-                    "(save_traces=False), so there is no graph to lower; --to keras rebuilds it"
-                ).with_report(replace(report, verdict="not-convertible"))
-            return replace(report, verdict="nothing-to-convert")
-        if options.check:
             return report
         report = _verify(report, source, target, kind, options)
         result = replace(describe(target, kind, options.hashes), path=str(output))
@@ -73,6 +72,29 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             return report
         _publish(target, output, kind)
     return replace(report, output=result)
+
+
+def _told(
+    report: Report, files: lowering.LoweredFiles, source: Path, kind: Kind, options: Options
+) -> Report:
+    """The report with the ops that are lowered and left; its verdict where nothing is lowered.
+
+    Raises:
+        NotConvertibleError: nothing, though the model has CuDNN layers.
+    """
+    report = replace(
+        report,
+        layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
+        warnings=(*files.warnings, *without_effect(options)),
+    )
+    if files.lowered:
+        return report
+    if _only_rebuilds(source, kind):
+        raise NotConvertibleError(
+            "a Keras model with CuDNN layers, saved without its functions (save_traces=False), "
+            "so there is no graph to lower; --to keras rebuilds it"
+        ).with_report(replace(report, verdict="not-convertible"))
+    return replace(report, verdict="nothing-to-convert")
 
 
 def _only_rebuilds(source: Path, kind: Kind) -> bool:
@@ -92,17 +114,13 @@ def require_gpu(kind: Kind, options: Options) -> None:
 
 def lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
     """Write the lowered graph to `target`, which is of the same kind."""
-    chosen = _lowering_options(options)
+    chosen = lowering_options(options)
     if kind is Kind.SAVED_MODEL:
         target.mkdir()
         return lowering.lower_saved_model_dir(source, target, options=chosen)
     if kind is Kind.GRAPH:
         return lowering.lower_frozen_graph(source, target, options=chosen)
     return lowering.lower_meta_graph_file(source, target, options=chosen)
-
-
-def _lowering_options(options: Options) -> lowering.Options:
-    return lowering.Options(ignore_dropout=options.ignore_dropout, unroll=options.unroll)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -250,7 +268,7 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
         source,
         lowered=target,
         choices=_choices(options),
-        options=_lowering_options(options),
+        options=lowering_options(options),
         allow_code=options.permissions.allow_code,
     )
     if not results:

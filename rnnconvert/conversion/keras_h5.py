@@ -75,7 +75,7 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
-            with _finished(file, plan, temporary, to, output) as final:
+            with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
                 if options.strict:
@@ -231,11 +231,18 @@ def _verify_model(
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs),
+            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
         )  # fmt: skip
     report = replace(report, model_level=levels)
     report.raise_if_different(NOTHING_WRITTEN)
     return report
+
+
+def _loaded_in(written: Path, options: Options) -> str:
+    """The Keras that the file was written for; CuDNN layers are for one that is not there."""
+    if options.is_inverse:
+        return "any"
+    return "keras3" if written.suffix == ".keras" else options.target
 
 
 def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:
@@ -265,7 +272,9 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 
 @contextmanager
-def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path) -> Iterator[Path]:
+def _finished(
+    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, options: Options
+) -> Iterator[Path]:
     """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
     if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
         yield temporary
@@ -276,5 +285,5 @@ def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path)
             if to == "weights":
                 keras_h5.extract_weights(temporary, final)
             else:
-                save_as_keras(temporary, final, plan)
+                save_as_keras(temporary, final, plan, options.permissions)
         yield final

@@ -17,9 +17,13 @@ from google.protobuf.message import DecodeError
 
 from rnnconvert.errors import NotConvertibleError, OutputError, UnreadableInputError
 from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel, tf
-from rnnconvert.lowering.meta import lower_meta_graph, lower_saved_model_proto
+from rnnconvert.lowering.meta import (
+    lower_meta_graph,
+    lower_saved_model_proto,
+    plan_meta_graph,
+)
 from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
-from rnnconvert.lowering.rewrite import lower_graph_def
+from rnnconvert.lowering.rewrite import lower_graph_def, plan_graph_def
 
 SAVED_MODEL = "saved_model.pb"
 FINGERPRINT = "fingerprint.pb"
@@ -145,6 +149,32 @@ def lower_meta_graph_file(
         _copy(file, new_prefix.with_name(new_prefix.name + file.name[len(prefix.name) :]))
     _write(target, meta_graph)
     return LoweredFiles((result,), result.warnings)
+
+
+def plan_model(source: Path, *, options: Options | None = None) -> LoweredFiles:
+    """What lowering a model would do, told from its graphs alone: nothing is copied or changed.
+
+    Args:
+        source: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph.
+        options: of the lowering.
+
+    Raises:
+        UnreadableInputError: it is none of them, or its variables are missing or incomplete.
+        NotConvertibleError: as `rewrite.lower_graph_def`.
+    """
+    if source.is_dir():
+        saved_model = read_saved_model(source)
+        graphs = tuple(plan_meta_graph(each, options=options) for each in saved_model.meta_graphs)
+        warnings = [warning for graph in graphs for warning in graph.warnings]
+        if any(graph.lowered for graph in graphs):
+            _keras_descriptions(source, saved_model, warnings)
+        return LoweredFiles(graphs, tuple(warnings))
+    if source.suffix == ".meta":
+        checkpoint_files(source.with_suffix(""))
+        planned = plan_meta_graph(read_meta_graph(source), options=options)
+    else:
+        planned = plan_graph_def(read_graph_def(source), options=options)
+    return LoweredFiles((planned,), planned.warnings)
 
 
 def read_saved_model(source: Path) -> Any:
