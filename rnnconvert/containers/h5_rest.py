@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.h5_stream import path_of
 from rnnconvert.errors import UnreadableInputError
 
 _BLOCK = 2**22
@@ -128,7 +128,7 @@ def _same_bytes(here: h5py.Dataset, there: h5py.Dataset) -> bool:
     size = here.id.get_storage_size()
     if None in starts or size != there.id.get_storage_size():
         return here.shape is None or bool(_equal(np.asarray(here[()]), np.asarray(there[()])))
-    paths = [Path(dataset.file.filename) for dataset in (here, there)]
+    paths = [path_of(dataset.file) for dataset in (here, there)]
     with paths[0].open("rb") as one, paths[1].open("rb") as other:
         one.seek(starts[0])
         other.seek(starts[1])
