@@ -133,13 +133,35 @@ def test_what_is_no_layer_of_keras_is_refused_by_name(cli, tmp_path, variables, 
     assert not (tmp_path / "out.npz").exists()
 
 
-def test_cudnn_layers_of_objects_become_no_checkpoint(cli, tmp_path):
-    """Keras would not find their weights in it; the message says what works."""
+def test_the_names_of_objects_are_kept(cli, tmp_path):
     prefix = FIXTURES / "tf215" / "cudnn" / "weights"
-    result = cli("cudnn-to-keras", prefix, "-o", "out.ckpt")
+    result = cli("cudnn-to-keras", prefix, "-o", "out.ckpt", "--names", "keras")
     assert result.code == 4
-    assert "take --to h5, keras or npz" in " ".join(result.err.split())
+    assert "leave that option out" in " ".join(result.err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("producer", ["tf115", "tf23", "tf215"])
+def test_keras_2_restores_plain_layers_from_what_was_written(tmp_path, producer):
+    """By `load_weights` of the checkpoint, along its objects; tf_keras complains of any rest."""
+    tf = pytest.importorskip("tensorflow")
+    keras = pytest.importorskip("tf_keras")
+    case = FIXTURES / producer / "cudnn"
+    report = rnnconvert.convert(case / "weights", tmp_path / "out", to="checkpoint",
+                                verify="layers")  # fmt: skip
+    assert report.verdict == "equivalent"
+    model = keras.Model()
+    model.gru = keras.layers.GRU(5, return_sequences=True)
+    model.lstm = keras.layers.LSTM(3, return_sequences=True)
+    x, expected = expected_of(case)
+    for name in expected:
+        getattr(model, name).build((None, *x.shape[1:]))
+    tf.train.Checkpoint(model).read(str(tmp_path / "out")).assert_existing_objects_matched()
+    for name, y in expected.items():
+        assert np.abs(getattr(model, name)(x).numpy() - y).max() < 2e-6
+    again = rnnconvert.inspect(tmp_path / "out")
+    assert again.verdict == "nothing-to-convert"
 
 
 # --- messages -------------------------------------------------------------------------------
@@ -173,6 +195,21 @@ def test_an_index_without_its_values_is_named(cli, tmp_path):
     result = cli("cudnn-to-keras", tmp_path / "w.index", "-o", "out.npz")
     assert result.code == 3
     assert "w.data-00000-of-00001 is missing" in " ".join(result.err.split())
+
+
+def test_what_arrays_do_not_hold_is_said(tmp_path):
+    report = rnnconvert.convert(FIXTURES / "tf215" / "subclassed" / "weights", tmp_path / "a.npz",
+                                verify="weights", activation="elu")  # fmt: skip
+    assert report.warnings == (
+        "before: give its layer activation='elu' and reset_after=False",
+        "gru: give its layer activation='elu'",
+        "lstm: give its layer activation='elu'",
+        "simple: give its layer activation='elu'",
+    )
+    report = rnnconvert.convert(FIXTURES / "tf215" / "sequential" / "weights", tmp_path / "b",
+                                to="h5", verify="weights")  # fmt: skip
+    (warning,) = report.warnings
+    assert warning.startswith("layer_with_weights-0/backward_layer: give its layer its input in")
 
 
 @needs_real
