@@ -177,6 +177,17 @@ def test_a_checkpoint_without_recurrent_layers_says_so_once(cli, tmp_path):
     assert "RNN stacks" not in result.out
 
 
+def test_plain_layers_of_keras_that_a_saver_saved_are_named(cli, tmp_path):
+    prefix = tmp_path / "model.ckpt"
+    shapes = {"kernel": (4, 12), "recurrent_kernel": (3, 12), "bias": (12,)}
+    tensors = {f"lstm_1/{name}": np.ones(shape, "f4") for name, shape in shapes.items()}
+    write_checkpoint(index_path(prefix), data_path(prefix), tensors)
+    result = cli("inspect", prefix)
+    assert "no recurrent layer to convert; lstm_1 have the variables of plain layers" in " ".join(
+        result.out.split()
+    )
+
+
 def test_an_object_based_one_without_recurrent_layers_says_the_way(cli, tmp_path):
     result = cli("inspect", made_up(tmp_path, dense__kernel=(2, 3)))
     assert result.out.count("no recurrent layer") == 1
