@@ -246,3 +246,58 @@ def test_the_real_index_without_values(cli):
     result = cli("inspect", REAL / "calamari_index_only")
     assert "0.ckpt.data-00000-of-00001 missing" in " ".join(result.err.split())
     assert "convertible, once its values are there" in result.out
+
+
+# --- wrong conversions that must be caught --------------------------------------------------
+
+
+def test_verify_catches_other_weights_and_another_gru(cli, tmp_path):
+    prefix = FIXTURES / "tf215" / "subclassed" / "weights"
+    rnnconvert.convert(prefix, tmp_path / "out", to="h5", verify="weights")
+    options = ("--verify", "layers", "--scope")
+    right = cli("verify", prefix, "out/gru.h5", *options, "gru")
+    assert right.code == 0
+    assert "equivalent, if activation is tanh and recurrent_activation is sigmoid" in right.out
+    assert cli("verify", prefix, "out/before.h5", *options, "before").code == 0
+    for scope, other in (("gru", "before"), ("before", "gru"), ("lstm", "gru")):
+        assert cli("verify", prefix, f"out/{other}.h5", *options, scope).code == 4
+    other = FIXTURES / "tf23" / "subclassed" / "weights"
+    values = made_up_like(other, tmp_path / "moved", change="gru/cell/bias")
+    result = cli("verify", values, "out/gru.h5", *options, "gru")
+    assert result.code == 1
+
+
+def made_up_like(source: Path, target: Path, change: str) -> Path:
+    """A copy of a checkpoint in which one variable has two of its values exchanged."""
+    from rnnconvert.containers.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(source)
+    tensors = {name: checkpoint.read(name) for name in checkpoint.variables}
+    (name,) = (name for name in tensors if name.startswith(change))
+    tensors[name] = tensors[name][..., ::-1]
+    write_checkpoint(index_path(target), data_path(target), tensors)
+    return target
+
+
+@pytest.mark.parametrize("gate", ["kernel", "recurrent", "bias"])
+@pytest.mark.parametrize("case", ["cudnn", "subclassed"])
+def test_a_wrong_conversion_leaves_nothing(tmp_path, monkeypatch, case, gate):
+    from dataclasses import replace
+
+    from rnnconvert.conversion import checkpoints
+
+    layers = checkpoints._layers
+
+    def spoiled(weights):
+        values = getattr(weights, gate)
+        turned = values[:, ::-1] if gate == "bias" else values[::-1]
+        return replace(weights, **{gate: turned})
+
+    monkeypatch.setattr(
+        checkpoints, "_layers", lambda stack, own: layers(stack, [spoiled(own[0]), *own[1:]])
+    )
+    for verify in ("weights", "layers"):
+        with pytest.raises(rnnconvert.DifferenceError, match="nothing was written"):
+            rnnconvert.convert(FIXTURES / "tf215" / case / "weights", tmp_path / "out.npz",
+                               verify=verify)  # fmt: skip
+    assert list(tmp_path.iterdir()) == []
