@@ -45,7 +45,15 @@ from rnnconvert.inspection.checkpoints import (
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
-from rnnconvert.publish import check_output, publish, temporary_file, write_errors
+from rnnconvert.publish import (
+    Footprint,
+    check_output,
+    publish_together,
+    refuse_overlap,
+    scratch_directory,
+    temporary_file,
+    write_errors,
+)
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
@@ -60,6 +68,7 @@ from rnnconvert.tf1.rewrite import (
 from rnnconvert.tf1.stack import Stack, StackOptions
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.inputs import Array
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.stacks import (
     Run,
     check_stack_layers,
@@ -110,6 +119,13 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     report = replace(report, warnings=(*report.warnings, *_for_the_code(found.stacks, options)))
     job = _Job(checkpoint, found.stacks, options)
     return job.write(report, job.output_path(output))
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; options with their `to` decided."""
+    checkpoint, found = open_stacks(source, options)
+    job = _Job(checkpoint, found.stacks, options)
+    return Footprint(job.reads, tuple(job.targets(job.output_path(output))))
 
 
 def _skips_input(scope: str) -> str:
@@ -185,6 +201,12 @@ class _Job:
         assert self.options.to is not None
         return self.options.to
 
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """The files of the input; its graph, if it is there, tells of the stacks."""
+        prefix = self.checkpoint.path.prefix
+        return (*self.checkpoint.files, prefix.with_name(f"{prefix.name}.meta"))
+
     @cached_property
     def weights(self) -> list[tuple[RnnWeights, ...]]:
         """Of each stack, as read from the checkpoint."""
@@ -214,11 +236,11 @@ class _Job:
         Raises:
             DifferenceError: a level failed; nothing is left.
         """
-        targets = self._targets(output)
+        targets = self.targets(output)
         for target in targets:
             self._check_output(target)
         with ExitStack() as stack:
-            folder = Path(tempfile.gettempdir()) if self.options.dry_run else targets[0].parent
+            folder = scratch_directory() if self.options.dry_run else targets[0].parent
             if not folder.exists():
                 folder = folder.parent
             suffix = ".tmp" if self.to == "checkpoint" else f".{self.to}"
@@ -235,24 +257,29 @@ class _Job:
             with write_errors(output):
                 targets[0].parent.mkdir(exist_ok=True)
             # The index comes last: without it no half-written checkpoint is seen.
-            for temporary, target in reversed(list(zip(temporaries, targets, strict=True))):
-                publish(temporary, target)
+            publish_together(list(zip(temporaries, targets, strict=True))[::-1])
         return replace(report, output=info)
 
-    def _targets(self, output: Path) -> list[Path]:
+    def targets(self, output: Path) -> list[Path]:
         if self.to == "checkpoint":
             return [index_path(output), data_path(output)]
         if self.to in ("h5", "keras") and len(self.stacks) > 1:
             names = [re.sub(r"[^\w.-]+", ".", stack.scope) for stack in self.stacks]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                scopes = [s.scope for s, name in zip(self.stacks, names, strict=True)
+                          if name == twice[0]]  # fmt: skip
+                raise UsageError(
+                    f"the stacks {' and '.join(scopes)} would both be written as "
+                    f"{twice[0]}.{self.to}; pick one with --scope"
+                )
             return [output / f"{name}.{self.to}" for name in names]
         return [output]
 
     def _check_output(self, target: Path) -> None:
         if not target.parent.exists() and target.parent.parent.is_dir():
             return  # the directory of several models, which is made at the end
-        for file in self.checkpoint.files:
-            if target.exists() and file.exists() and target.samefile(file):
-                raise UsageError("output and input are the same file", path=str(target))
+        refuse_overlap(self.reads, target)
         force = self.options.force or self.options.dry_run
         own = self.checkpoint.path.tables[0]
         check_output(own, target, force=force, in_place=False)
@@ -338,7 +365,7 @@ class _Job:
                     for place in places
                 ]
             if self.to == "keras":
-                save_as_keras(h5, file, Plan())
+                save_as_keras(h5, file, Plan(), Permissions())
         finally:
             if self.to == "keras":
                 h5.unlink(missing_ok=True)
