@@ -214,7 +214,7 @@ def _nodes(parts: list[memoryview]) -> dict[str, Node]:
 
 
 def _inputs(message: Message) -> Iterator[tuple[str, int]]:
-    """"node", "node:1", or inside a function "node:output:1"; the last number counts.
+    """ "node", "node:1", or inside a function "node:output:1"; the last number counts.
 
     (An op with several named outputs counts them anew for each; of those no output is looked at.)
     """
