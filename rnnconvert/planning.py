@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from rnnconvert.containers.keras_h5 import HARD_SIGMOID_MARK, MODEL, KerasH5
-from rnnconvert.edits import merged_slots_agree
 from rnnconvert.containers.safe_h5 import is_of_h5py
+from rnnconvert.edits import merged_slots_agree
 from rnnconvert.errors import STUMBLES, UnreadableInputError
 from rnnconvert.keras_config import port, recurrent_layers
 from rnnconvert.keras_config.port import Ported

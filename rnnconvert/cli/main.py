@@ -16,6 +16,7 @@ from rnnconvert.cli.groups import GroupedCommand, option_group
 from rnnconvert.cli.opaque import opaque
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
+from rnnconvert.cli.workers import stop_on_sigterm
 from rnnconvert.errors import OutputError, UsageError
 
 INTERRUPTED = 130
@@ -271,6 +272,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names the terminal can't show
+    stop_on_sigterm()
     try:
         cli.main(standalone_mode=False)
     except click.exceptions.Exit as stop:

@@ -40,7 +40,7 @@ def compare(
     found = []
     for path in (original, converted):
         with errors_of(path):
-            found.append(inspection.run(path, kind, hashes=options.hashes))
+            found.append(inspection.run(path, kind, options))
     check(found[0].input, found[1].input)
     report = Report(
         "verify",

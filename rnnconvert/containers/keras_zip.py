@@ -74,6 +74,18 @@ def config_of(path: Path) -> Config:
         return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
 
 
+def checked_config(path: Path) -> Config:
+    """As `config_of`, of a file that is checked as a whole: Keras, which trusts it, may read it.
+
+    Raises:
+        UnreadableInputError: no such file, damaged, or refused as unsafe.
+        NotConvertibleError: its weights are in a form that is not read here.
+    """
+    with _opened(path) as archive, _weights_of(archive, None) as weights:
+        read_store(weights)
+        return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+
+
 def loads_as_it_is(path: Path) -> str | None:
     """The version of Keras 3 that wrote a `.keras` file without CuDNN layers; None for others.
 
@@ -109,13 +121,10 @@ def rebuild_h5(path: Path, target: Path) -> Rebuilt:
         model = _model_config(config)
         warnings = [*archive.asset_warnings(version)]
         training, notes = _training_config(config.get("compile_config"), version)
-        with tempfile.TemporaryDirectory(prefix=".rnnconvert-", dir=target.parent) as scratch:
-            weights = Path(scratch) / "weights.h5"
-            archive.unpack_weights(weights)
-            with safe_h5.open_h5(weights) as source, safe_h5.open_h5(target, "w") as file:
-                store = read_store(source)
-                _set_texts(file, version, model_config=model, training_config=training)
-                _write_weights(source, file.create_group("model_weights"), model, store, version)
+        with _weights_of(archive, target.parent) as source, safe_h5.open_h5(target, "w") as file:
+            store = read_store(source)
+            _set_texts(file, version, model_config=model, training_config=training)
+            _write_weights(source, file.create_group("model_weights"), model, store, version)
     if store.get(OPTIMIZER):
         warnings.append(OPTIMIZER_LEFT)
     return Rebuilt(version, (*warnings, *notes))
@@ -195,6 +204,16 @@ class _Archive:
         if _major(version) < 3:
             raise NotConvertibleError(f"{text}; load the model in Keras and save it as .h5")
         return [f"{text}; it is left out"]
+
+
+@contextmanager
+def _weights_of(archive: _Archive, folder: Path | None) -> Iterator[h5py.File]:
+    """The weights of a `.keras` file, unpacked into a scratch folder there and opened."""
+    with tempfile.TemporaryDirectory(prefix=".rnnconvert-", dir=folder) as scratch:
+        weights = Path(scratch) / "weights.h5"
+        archive.unpack_weights(weights)
+        with safe_h5.open_h5(weights) as file:
+            yield file
 
 
 def _require_honest(member: zipfile.ZipInfo) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rnnconvert.containers.h5_stream import Stream
+from rnnconvert.containers.h5_stream import Stream, path_of
 from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
@@ -240,7 +240,7 @@ def attribute(group: h5py.Group, name: str) -> Any:
     if claimed <= size and stored.get_type().get_class() == h5py.h5t.STRING:
         properties = file.id.get_create_plist()
         claimed = claimed_by(
-            Path(file.filename),
+            path_of(file),
             properties.get_userblock(),
             h5py.h5o.get_info(group.id).addr,
             properties.get_sizes(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +23,11 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
+    Footprint,
     check_output,
     default_output,
     publish,
+    scratch_directory,
     temporary_file,
     write_errors,
 )
@@ -68,13 +69,13 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
-        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        directory = scratch_directory() if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
                 keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
-            with _finished(file, plan, temporary, to, output) as final:
+            with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
                 if options.strict:
@@ -84,6 +85,14 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 if not options.dry_run:
                     publish(final, output)
     return replace(report, output=None if options.dry_run else info)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; in place it is one file."""
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+    written = _output_path(source, output, to, options)
+    return Footprint(() if options.in_place else (source,), (written,))
 
 
 def _plan(file: KerasH5, options: Options, to: str) -> Plan:
@@ -191,6 +200,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
@@ -260,7 +272,9 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 
 @contextmanager
-def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path) -> Iterator[Path]:
+def _finished(
+    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, options: Options
+) -> Iterator[Path]:
     """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
     if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
         yield temporary
@@ -271,5 +285,5 @@ def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path)
             if to == "weights":
                 keras_h5.extract_weights(temporary, final)
             else:
-                save_as_keras(temporary, final, plan)
+                save_as_keras(temporary, final, plan, options.permissions)
         yield final

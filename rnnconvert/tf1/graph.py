@@ -8,14 +8,16 @@ attr_value,tensor}.proto.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from rnnconvert.containers.checkpoint.files import open_file, reading, require_no_lfs_pointer
 from rnnconvert.containers.checkpoint.wire import Message, decode_text
+from rnnconvert.errors import UnreadableInputError
 
+VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _PASSING = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "StopGradient",
      "Cast", "Snapshot", "EnsureShape", "CheckNumerics", "PreventGradient"}
@@ -25,6 +27,11 @@ _BRANCHING = frozenset({"Switch", "RefSwitch"})
 """Those of them with two outputs."""
 _CALLED = ("f", "body", "cond", "then_branch", "else_branch", "branches")
 """Attributes that name functions which an op hands its inputs to."""
+_CALLING = frozenset(
+    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall",
+     "StatefulPartitionedCall", "SymbolicGradient", "RemoteCall", "XlaLaunch"}
+)  # fmt: skip
+"""The ops that do; any other op may itself be the name of a function."""
 _DECIDING = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 """Ops whose first input decides, and is handed to no function."""
 ARGUMENT = "argument of a function"
@@ -57,7 +64,7 @@ class Node:
     name: str
     op: str
     inputs: tuple[tuple[str, int], ...] = ()
-    message: Message = Message(b"")
+    message: Message = field(default_factory=lambda: Message(b""))
 
     def attribute(self, name: str) -> Message | None:
         """An AttrValue; None where the node leaves it at its default."""
@@ -169,7 +176,7 @@ class Graph:
 def _called(node: Node) -> Iterator[str]:
     """The names of all functions that a node may call."""
     yield node.op
-    for name in _CALLED:
+    for name in _CALLED if node.op in _CALLING else ():
         value = node.attribute(name)
         if value is not None:
             functions = [value.part(10), *Message(value.part(1)).parts(9)]
@@ -187,7 +194,13 @@ def read_graph(path: Path) -> Graph:
     """
     require_no_lfs_pointer(path)
     with reading(path.name), open_file(path) as (file, _):
-        return parse_graph(file.read())
+        graph = parse_graph(file.read())
+    if not graph.main:
+        raise UnreadableInputError(
+            f"{path.name} holds no graph, it is empty or damaged; copy it again, or remove it to "
+            "convert the checkpoint without what it says"
+        )
+    return graph
 
 
 def parse_graph(content: bytes) -> Graph:

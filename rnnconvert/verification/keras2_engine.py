@@ -12,31 +12,37 @@ from rnnconvert.verification.compare import compare, largest_of
 from rnnconvert.verification.compiled import Differs
 from rnnconvert.verification.inputs import Array
 from rnnconvert.verification.keras_engine import Outputs, last_line
+from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
 
 _TOLERANCE = 1e-4
 """Of the largest output. The same file ran in Keras 3 to within roundings; here another library's
 functions, its hard_sigmoid among them, must not be taken for those."""
 
 
-def check(path: Path, batches: list[list[Array]], expected: list[Outputs]) -> str:
+def check(
+    path: Path, batches: list[list[Array]], expected: list[Outputs], permissions: Permissions
+) -> str:
     """Load a file by `tf_keras.models.load_model(path)`, and run it.
 
     Args:
         path: a portable .h5 file.
         batches: inputs, one list of arrays for each call.
         expected: the original's outputs.
+        permissions: which code of the file may run.
 
     Returns:
         What was found, for the report.
 
     Raises:
-        CannotRun: tf_keras is not installed.
+        CannotRun: tf_keras is not installed, or the file holds code that was not allowed.
         Differs: it does not load the file, or gives something else.
     """
     library = _import_tf_keras()
     version = f"tf_keras {library.__version__}"
+    require_trusted(path, permissions, compiled=True)
     try:
-        model = library.models.load_model(path)
+        model = library.models.load_model(path, custom_objects=dict(permissions.custom_objects))
         found = [_run(model, arrays) for arrays in batches]
     except Exception as error:
         raise Differs(f"{version} does not load and run it: {last_line(error)}") from error

@@ -14,13 +14,13 @@ import numpy as np
 
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
-from rnnconvert.errors import ConversionError
-from rnnconvert.frameworks import CannotRun, NothingToRun
-from rnnconvert.keras_config.trust import code_in_config
+from rnnconvert.errors import ConversionError, NotConvertibleError
+from rnnconvert.frameworks import CannotRun
 from rnnconvert.planning import make_plan
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
 from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
 
 Array = np.ndarray[Any, Any]
 LONG = 50
@@ -58,7 +58,7 @@ def run_file(path: Path, x: Array, device: str) -> Array:
     with keras.device(device_name(device)), ExitStack() as stack:
         if device == "gpu":
             stack.enter_context(tf32_off(keras.backend.backend()))
-        model = keras.models.load_model(path, compile=False)
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
         result: Array = keras.ops.convert_to_numpy(model(x, training=False))
     return result
 
@@ -75,11 +75,13 @@ def load(path: Path, permissions: Permissions, *, compiled: bool = False) -> Any
     Raises:
         CannotRun: it holds code or custom classes that were not allowed, or only weights.
         CannotLoad: Keras does not load it.
+        UnreadableInputError: it is damaged, or refused as unsafe.
     """
     objects = dict(permissions.custom_objects)
     safe = not permissions.allow_code
+    _require_trusted(path, permissions, compiled=compiled)
     try:
-        if is_hdf5(path) and _needs_conversion(path, permissions):
+        if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
 
             return without_initial_values(
@@ -102,11 +104,7 @@ def load_written(path: Path, permissions: Permissions) -> Any:
         CannotLoad: Keras refuses it.
     """
     safe = not permissions.allow_code
-    if is_hdf5(path):
-        with open_keras_h5(path) as file:
-            if file.model_config is None:
-                raise NothingToRun("a weights-only file holds no architecture")
-            refuse_code(file.model_config, permissions)
+    _require_trusted(path, permissions, compiled=True)
     objects = dict(permissions.custom_objects)
     try:
         return _load_in_keras(path, objects, safe, compiled=True)
@@ -163,27 +161,16 @@ def last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def _needs_conversion(path: Path, permissions: Permissions) -> bool:
+def _require_trusted(path: Path, permissions: Permissions, *, compiled: bool) -> None:
+    try:
+        require_trusted(path, permissions, compiled=compiled)
+    except NotConvertibleError as error:
+        raise CannotRun(error.message) from error
+
+
+def _needs_conversion(path: Path) -> bool:
     with open_keras_h5(path) as file:
-        config = file.model_config
-        if config is None:
-            raise NothingToRun("a weights-only file holds no architecture")
-        refuse_code(config, permissions)
         return not make_plan(file).is_empty
-
-
-def refuse_code(config: dict[str, Any], permissions: Permissions) -> None:
-    """Raise CannotRun for code in a model's config that was not allowed to run."""
-    code = code_in_config(config, permissions.custom_objects)
-    if permissions.allow_code:
-        code = [text for text in code if "custom class" in text]
-    if code:
-        hint = (
-            "--custom-objects module:name names an importable class"
-            if "custom class" in code[0]
-            else "--allow-code runs it"
-        )
-        raise CannotRun(f"{code[0]}, which is not run ({hint})")
 
 
 # --- running --------------------------------------------------------------------------------

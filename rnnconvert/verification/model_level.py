@@ -189,7 +189,9 @@ class _Check:
         batch, outputs = original.batches[0], list(original.outputs[0].outputs.values())
         try:
             if self.user_loads_in == "keras2":
-                told = keras2_engine.check(self.converted, original.batches, original.outputs)
+                told = keras2_engine.check(
+                    self.converted, original.batches, original.outputs, self.permissions
+                )
             elif passed.device == "cpu" and getattr(second.model, "optimizer", None) is not None:
                 pair = Pair(original.runner.model, second.model, batch, outputs,
                             self.permissions, self.inputs.seed)  # fmt: skip
