@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.first_versions import name_first_versions
 from rnnconvert.keras_config.nesting import repair_models_in_sequential
+from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
@@ -68,7 +69,9 @@ def port(
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
-        training = _port_training(training, target, keras_version, model, changes)
+    else:
+        name_operations(model, changes)
+    training = _port_training(training, target, keras_version, model, changes)
     return Ported(
         model,
         training,
