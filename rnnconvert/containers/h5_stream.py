@@ -105,14 +105,18 @@ class Stream:
         return len(view)
 
     def write(self, data: Any) -> int:
+        """Write, or keep the reason why not, once and for all: HDF5 is not told."""
         view = memoryview(data).cast("B")
         try:
-            done = 0
-            while done < len(view) and self.failure is None:
-                done += self._file.write(view[done:]) or 0
+            if self.failure is None:
+                self._put(view)
         except BaseException as error:
             self._keep(error)
         return len(view)
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            view = view[self._file.write(view) or 0 :]
 
     def truncate(self, size: int) -> int:
         if self.writes and self.failure is None:
