@@ -45,7 +45,7 @@ class _Use:
     """What is run of a graph, and which of its tensors are given the names of files.
 
     Attributes:
-        runs: nodes of the main graph that are run; "" for a tensor's missing name is none.
+        runs: nodes of the main graph that are run.
         functions: that are called from outside.
         restore: the node that is run to restore the checkpoint.
         checkpoint: the node that is fed the checkpoint's name.
@@ -84,13 +84,17 @@ def why_not_run_graph(graph_def: Any) -> str | None:
     return _reason(library, everything)
 
 
-def why_not_run_meta_graph(meta_graph: Any) -> str | None:
-    """The same of a MetaGraph, of which the checkpoint is restored and cuDNN's ops are run."""
-    saver = meta_graph.saver_def
-    forward = {node.name for node in meta_graph.graph_def.node if node.op in ops.FORWARD}
-    lowered = {node.name for node in meta_graph.graph_def.node if node.op == "IdentityN"}
+def why_not_run_meta_graph(meta_graph: Any, runs: Iterable[str] | None = None) -> str | None:
+    """The same of a MetaGraph, of which the checkpoint is restored and some nodes are run.
+
+    Args:
+        meta_graph: the proto.
+        runs: names of those nodes; None is cuDNN's forward ops.
+    """
+    saver, nodes = meta_graph.saver_def, meta_graph.graph_def.node
+    forward = [node.name for node in nodes if node.op in ops.FORWARD]
     use = _Use(
-        runs=tuple(forward | lowered),
+        runs=tuple(forward if runs is None else runs),
         restore=_node(saver.restore_op_name),
         checkpoint=_node(saver.filename_tensor_name),
     )

@@ -126,7 +126,7 @@ def verify_frozen_graph(
 
 def not_run(reason: str) -> SignatureResult:
     """The one result of a model with ops that are not known to be harmless; it has no name."""
-    return SignatureResult("", "skipped", f"the model was not run: {reason}")
+    return SignatureResult("", "skipped", reason)
 
 
 def with_words_of_assets(choices: Choices, original: Path) -> Choices:

@@ -14,7 +14,7 @@ from rnnconvert.lowering.files import checkpoint_files, read_meta_graph
 from rnnconvert.lowering.framework import data_inputs, tf
 from rnnconvert.lowering.meta import find_ops_in_meta_graph
 from rnnconvert.lowering.ops import CudnnOp
-from rnnconvert.lowering.permission import why_not_run, why_not_run_meta_graph
+from rnnconvert.lowering.permission import why_not_run_meta_graph
 from rnnconvert.lowering.reference_graph import settings_of
 from rnnconvert.lowering.runners import CPU, new_session
 from rnnconvert.lowering.signature_inputs import Choices, shapes_of
@@ -42,14 +42,16 @@ def verify_meta_graph(
     """
     choices = choices or Choices()
     source = read_meta_graph(original)
-    reason = why_not_run_meta_graph(source) or why_not_run(lowered)
+    copy = read_meta_graph(lowered)
+    runs = [node.name for node in source.graph_def.node if node.op in ops.FORWARD]
+    reason = why_not_run_meta_graph(source, runs) or why_not_run_meta_graph(copy, runs)
     if reason and not allow_code:
         return [not_run(reason)]
     nodes = {node.name: node for node in source.graph_def.node}
     prefix = lowered.with_suffix("")
     graph = tf.Graph()
     with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
-        saver = tf.compat.v1.train.import_meta_graph(read_meta_graph(lowered), clear_devices=True)
+        saver = tf.compat.v1.train.import_meta_graph(copy, clear_devices=True)
         restored = saver is not None and bool(checkpoint_files(prefix))
         if restored:
             saver.restore(session, str(prefix))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rnnconvert.containers.checkpoint.files import open_file, reading, require_no_lfs_pointer
 from rnnconvert.containers.checkpoint.wire import Message, decode_text
+from rnnconvert.errors import UnreadableInputError
 
 VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _PASSING = frozenset(
@@ -193,7 +194,13 @@ def read_graph(path: Path) -> Graph:
     """
     require_no_lfs_pointer(path)
     with reading(path.name), open_file(path) as (file, _):
-        return parse_graph(file.read())
+        graph = parse_graph(file.read())
+    if not graph.main:
+        raise UnreadableInputError(
+            f"{path.name} holds no graph, it is empty or damaged; copy it again, or remove it to "
+            "convert the checkpoint without what it says"
+        )
+    return graph
 
 
 def parse_graph(content: bytes) -> Graph:

@@ -355,3 +355,12 @@ def test_the_ops_of_every_real_graph_are_on_it():
 @pytest.mark.skipif(not (SHARED / "fixtures").is_dir(), reason=f"{SHARED} is not here")
 def test_so_are_those_of_further_ones():
     assert [path for path in _graphs_in(SHARED / "fixtures") if lowering.why_not_run(path)] == []
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize("path", _graphs_in(SHARED / "fixtures" / "contrib_savedmodels"), ids=str)
+def test_further_ones_reach_the_level_model(path, cli, tmp_path):
+    """The lowered graph, too, has nothing in it that is not on the list."""
+    done = cli("cudnn-to-keras", path, "-o", tmp_path / "new", "--json")
+    assert done.code == 0
+    assert levels_of(done.out)["model"][0]["status"] == "passed"

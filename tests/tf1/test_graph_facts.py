@@ -120,12 +120,13 @@ def test_a_computed_forget_bias_may_be_given():
     assert (stack.forget_bias, stack.assumptions) == (0.8, ())
 
 
-@pytest.mark.parametrize("damage", ["truncated", "random", "pointer"])
+@pytest.mark.parametrize("damage", ["truncated", "random", "pointer", "empty"])
 def test_a_damaged_graph_is_not_passed_over(tmp_path, damage):
     folder = copy_of("tf115/basic_lstm_08", tmp_path / "c")
     path = folder / "model.ckpt.meta"
     content = path.read_bytes()
     path.write_bytes({
+        "empty": b"",
         "truncated": content[: len(content) // 2],
         "random": bytes(np.random.default_rng(3).integers(0, 256, 4000, np.uint8)),
         "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
