@@ -44,6 +44,7 @@ class Options:
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
         ignore_dropout, unroll: of the lowering of graphs, see `lowering.Options`.
+        max_bytes: what parts of an input may take unpacked; None for what its size allows.
     """
 
     command: str = "cudnn-to-keras"
@@ -63,6 +64,7 @@ class Options:
     names: str = "tf1"
     ignore_dropout: bool = False
     unroll: int | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         choices = (

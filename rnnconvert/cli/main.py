@@ -103,9 +103,17 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
     return decorate
 
 
+def max_bytes_option(command: Command) -> Command:
+    return click.option(
+        "--max-bytes", type=click.IntRange(1), metavar="N",
+        help="What parts of an input may take unpacked. Default: by the input's size.",
+    )(command)  # fmt: skip
+
+
 def verification_options(command: Command) -> Command:
     """How models are compared: by the commands that convert, and by `verify`."""
     for option in (
+        max_bytes_option,
         click.option(
             "--custom-objects", multiple=True, metavar="MODULE:NAME",
             help="A class, function or dict of them that the model needs; it is imported.",
@@ -228,6 +236,7 @@ def keras_to_cudnn(**arguments: Any) -> None:
 @cli.command(context_settings=_CONTEXT)
 @_PATHS
 @_choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the plan is for.")
+@max_bytes_option
 @stack_options
 @display_options
 def inspect(**arguments: Any) -> None:
