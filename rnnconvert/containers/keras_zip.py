@@ -70,6 +70,11 @@ def config_of(path: Path) -> Config:
         return archive.read_json(_CONFIG)
 
 
+def ends_as_zip(path: Path) -> bool:
+    """Whether Python, and so Keras, opens a file as a zip archive, whatever it begins with."""
+    return zipfile.is_zipfile(path)
+
+
 def checked_config(path: Path) -> Config:
     """As `config_of`, of a file that is checked as a whole: Keras, which trusts it, may read it.
 
