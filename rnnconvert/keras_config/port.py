@@ -9,6 +9,7 @@ from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
+from rnnconvert.keras_config.tensorflow_calls import translate_calls
 from rnnconvert.keras_config.training import Untranslatable, translate
 from rnnconvert.keras_config.tree import Config, parse_version, root, show_path, walk
 
@@ -81,6 +82,9 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            translate_calls(node, changes)
     for node in walk(root(model)):
         repair_layer(node, version, changes, original=original)
     for node in walk(root(model)):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES, OPERATIONS
 from rnnconvert.keras_config.tree import Config, root, show_path, walk
 
 _LAMBDAS = ("Lambda", "__lambda__")
@@ -54,7 +55,9 @@ def code_in_config(config: Config, known: Iterable[str] = ()) -> list[str]:
         place = show_path(node.path)
         if node.class_name in _LAMBDAS:
             lambdas.append(f"{place} is a Lambda layer, whose code is in the file")
-        elif node.class_name not in KERAS_LAYERS | vouched and not _is_operation(node.entry):
+        elif node.class_name not in KERAS_LAYERS | vouched | set(
+            CALL_CLASSES
+        ) and not _is_operation(node.entry):
             classes.append(f"{place} is of the custom class {node.class_name}")
     hidden = [text for text in _hidden(config, vouched) if text not in (*lambdas, *classes)]
     return [*lambdas, *classes, *hidden]
@@ -63,7 +66,10 @@ def code_in_config(config: Config, known: Iterable[str] = ()) -> list[str]:
 def _is_operation(entry: dict[str, Any]) -> bool:
     name = entry.get("class_name")
     return (
-        entry.get("module") in _OPERATION_MODULES
+        (
+            entry.get("module") in _OPERATION_MODULES
+            or (entry.get("module"), entry.get("class_name")) in OPERATIONS
+        )
         and isinstance(name, str)
         and name.isidentifier()
         and name[0].isupper()

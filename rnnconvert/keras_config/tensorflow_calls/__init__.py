@@ -1,0 +1,13 @@
+"""TensorFlow calls in a functional model of Keras 2, as operations of Keras 3.
+
+Keras 2 saves `y * 2 + 1`, `y[:, -1]` or `tf.concat([a, b], -1)` as layers of classes that Keras 3
+does not have. Here such a call is read (`reading`, `node_defs`), looked up in a table (`functions`,
+`slices`), written as operations that Keras 3 itself saves (`writer`), and put into the call's place
+(`rewiring`). Operations pass no mask on, as Keras 2's calls do not.
+"""
+
+from rnnconvert.keras_config.tensorflow_calls.reading import CALL_CLASSES, function_name
+from rnnconvert.keras_config.tensorflow_calls.rewiring import translate_calls
+from rnnconvert.keras_config.tensorflow_calls.writer import OPERATIONS
+
+__all__ = ["CALL_CLASSES", "OPERATIONS", "function_name", "translate_calls"]
