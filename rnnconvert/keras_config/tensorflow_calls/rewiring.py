@@ -26,10 +26,12 @@ _IGNORED = ("name",)
 
 
 @dataclass
-class _Model:
+class FunctionalModel:
     """One functional model while its calls are replaced.
 
     Attributes:
+        names: of its layers, old and new.
+        called: the layers that are calls.
         values: what stands for an output (layer, node, index) of a call.
         entries: the operations written so far.
     """
@@ -37,8 +39,26 @@ class _Model:
     config: Config
     path: tuple[str, ...]
     names: set[str]
+    called: list[Config]
     values: dict[tuple[str, int, int], Any] = field(default_factory=dict)
     entries: list[Config] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, node: Node) -> FunctionalModel | None:
+        """The model of a node; None where it has no TensorFlow calls."""
+        config = node.config
+        if "output_layers" not in config or not isinstance(config.get("layers"), list):
+            return None
+        names = {entry_name(entry) for entry in config["layers"]}
+        called = [entry for entry in config["layers"] if entry.get("class_name") in CALL_CLASSES]
+        return cls(config, node.path, names, called) if called else None
+
+    def used(self, call: Call) -> list[int]:
+        """Which outputs of a call the model uses."""
+        nodes = [layer.get("inbound_nodes", []) for layer in self.config["layers"]]
+        found = references([*nodes, self.config["output_layers"]], self.names)
+        mine = {index for layer, node, index in found if (layer, node) == (call.layer, call.node)}
+        return sorted(mine)
 
 
 def translate_calls(node: Node, changes: Changes) -> None:
@@ -46,31 +66,24 @@ def translate_calls(node: Node, changes: Changes) -> None:
 
     A call that has no counterpart in Keras 3 is a problem, and the others are still translated.
     """
-    config = node.config
-    if "output_layers" not in config or not isinstance(config.get("layers"), list):
+    model = FunctionalModel.of(node)
+    if model is None:
         return
-    names = {entry_name(entry) for entry in config["layers"]}
-    called = [entry for entry in config["layers"] if entry.get("class_name") in CALL_CLASSES]
-    if not called:
-        return
-    model = _Model(config, node.path, names)
-    waiting = [call for entry in called for call in read_calls(entry, names)]
+    waiting = [call for entry in model.called for call in read_calls(entry, model.names)]
     while waiting:
         inside = {(call.layer, call.node) for call in waiting}
         ready = [call for call in waiting if not inside & call.needs()] or waiting
         for call in ready:
             _replace(call, model, changes)
         waiting = [call for call in waiting if call not in ready]
-    gone = {entry_name(entry) for entry in called}
-    _join(model, gone, changes)
+    join(model, changes)
 
 
-def _replace(call: Call, model: _Model, changes: Changes) -> None:
+def _replace(call: Call, model: FunctionalModel, changes: Changes) -> None:
     """Translate one call; what its outputs are now goes into `model.values`."""
     path = show_path((*model.path, call.layer))
     function = function_name(call.entry)
-    used = _used(model, call)
-    writer = Writer(_legal(call), model.names, dtype_of(call.entry), set(used))
+    writer = Writer(legal_name(call), model.names, dtype_of(call.entry), set(model.used(call)))
     try:
         result = _translate(call, writer, model)
     except Refused as refused:
@@ -93,7 +106,7 @@ def _replace(call: Call, model: _Model, changes: Changes) -> None:
     )
 
 
-def _translate(call: Call, writer: Writer, model: _Model) -> Any:
+def _translate(call: Call, writer: Writer, model: FunctionalModel) -> Any:
     """The call's outputs: a tensor, a list or dict of them, or what is known of a shape."""
     positional = _resolve(call.positional, model)
     keywords = {
@@ -128,7 +141,7 @@ def _without_none(
         raise Refused(f"its arguments are not known here ({error})") from error
 
 
-def _resolve(value: Any, model: _Model) -> Any:
+def _resolve(value: Any, model: FunctionalModel) -> Any:
     """An argument with what now stands for the outputs of other calls."""
     if isinstance(value, Tensor):
         return model.values.get((value.layer, value.node, value.index), value)
@@ -139,25 +152,16 @@ def _resolve(value: Any, model: _Model) -> Any:
     return value
 
 
-def _used(model: _Model, call: Call) -> list[int]:
-    """Which outputs of a call the model uses."""
-    places = [*(layer.get("inbound_nodes", []) for layer in model.config["layers"]),
-              model.config["output_layers"]]  # fmt: skip
-    found = [reference for place in places for reference in references(place, model.names)]
-    mine = {index for layer, node, index in found if (layer, node) == (call.layer, call.node)}
-    return sorted(mine)
-
-
-def _named(call: Call, result: Tensor, writer: Writer, model: _Model) -> Tensor:
+def _named(call: Call, result: Tensor, writer: Writer, model: FunctionalModel) -> Tensor:
     """The result under the layer's name, so that the model's outputs keep theirs."""
     if not any(entry["name"] == result.layer for entry in writer.entries):
         return result  # an input, handed through
     is_output = (call.layer, call.node, 0) in references(model.config["output_layers"], model.names)
-    return writer.rename_last(result, _legal(call), is_output=is_output)
+    return writer.rename_last(result, legal_name(call), is_output=is_output)
 
 
-def _legal(call: Call) -> str:
-    """The layer's name, without what Keras 3 allows in no name."""
+def legal_name(call: Call) -> str:
+    """The name of a call's layer, without what Keras 3 allows in no name."""
     name = call.layer.replace("/", ".")
     return f"{name}_{call.node}" if call.node else name
 
@@ -165,25 +169,27 @@ def _legal(call: Call) -> str:
 # --- the model around the calls -------------------------------------------------------------
 
 
-def _join(model: _Model, gone: set[str], changes: Changes) -> None:
-    """The model with the operations in the calls' places, every layer behind what it needs."""
+def join(model: FunctionalModel, changes: Changes) -> None:
+    """The model with `entries` in the calls' places, every layer behind what it needs."""
     config = model.config
+    gone = {entry_name(entry) for entry in model.called}
     rest = [entry for entry in config["layers"] if entry_name(entry) not in gone]
     for entry in rest:
         nodes = entry["inbound_nodes"]
-        entry["inbound_nodes"] = _redirected(nodes, entry_name(entry), model, changes)
-    config["output_layers"] = _redirected(config["output_layers"], "", model, changes)
+        entry["inbound_nodes"] = redirected(nodes, entry_name(entry), model, changes)
+    config["output_layers"] = redirected(config["output_layers"], "", model, changes)
     config["layers"] = _in_order([*rest, *model.entries])
 
 
-def _redirected(value: Any, where: str, model: _Model, changes: Changes) -> Any:
+def redirected(value: Any, where: str, model: FunctionalModel, changes: Changes) -> Any:
+    """A config value that refers to what stands for the calls; `where` is for messages."""
     if isinstance(value, dict):
-        return {key: _redirected(item, where, model, changes) for key, item in value.items()}
+        return {key: redirected(item, where, model, changes) for key, item in value.items()}
     if not isinstance(value, list):
         return value
     if len(value) in (3, 4) and isinstance(value[0], str) and value[0] in model.names:
         stands = model.values.get((value[0], value[1], value[2]))
-        extra = [_redirected(item, where, model, changes) for item in value[3:]]
+        extra = [redirected(item, where, model, changes) for item in value[3:]]
         if stands is None:
             return [*value[:3], *extra]
         if not isinstance(stands, Tensor):
@@ -194,7 +200,7 @@ def _redirected(value: Any, where: str, model: _Model, changes: Changes) -> Any:
             )
             return value
         return [stands.layer, stands.node, stands.index, *extra]
-    return [_redirected(item, where, model, changes) for item in value]
+    return [redirected(item, where, model, changes) for item in value]
 
 
 def _in_order(entries: list[Config]) -> list[Config]:
