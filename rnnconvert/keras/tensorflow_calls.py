@@ -100,7 +100,7 @@ def _run_node(call: dict[str, Any], tensors: list[Any], *, wide: bool) -> Any:
     node |= {"name": "op", "input": [f"input_{place}" for place in range(count)]}
     node.setdefault("attr", {})
 
-    @tf.function
+    @tf.function(autograph=False)
     def run(*arrays: Any) -> Any:
         given = iter(arrays)
         inputs = {
@@ -148,12 +148,12 @@ def _constant(value: Any, node: dict[str, Any], place: int) -> Any:
     _, definition = _graph_of(node)
     position = 0
     for argument in definition.input_arg:
-        number = node["attr"].get(argument.number_attr, {}).get("i", 1)
-        position += int(number)
+        position += int(node["attr"].get(argument.number_attr, {}).get("i", 1))
         if place < position:
             declared = node["attr"].get(argument.type_attr, {}).get("type")
-            dtype = tf.as_dtype(argument.type or _number_of(declared))
-            return tf.constant(value, dtype)
+            defaults = {each.name: each.default_value.type for each in definition.attr}
+            number = _number_of(declared) if declared else defaults.get(argument.type_attr)
+            return tf.constant(value, tf.as_dtype(argument.type or number))
     return tf.constant(value)
 
 
