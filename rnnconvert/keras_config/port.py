@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.layer_forms import port_forms
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
@@ -69,6 +70,8 @@ def port(
             replace_calls = keep_calls if original and keep_tensorflow_calls else translate_calls
             for node in walk(root(model)):
                 replace_calls(node, changes)
+            for node in walk(root(model)):
+                port_forms(node, changes)
         _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):

@@ -178,7 +178,7 @@ def join(model: FunctionalModel, changes: Changes) -> None:
         nodes = entry["inbound_nodes"]
         entry["inbound_nodes"] = redirected(nodes, entry_name(entry), model, changes)
     config["output_layers"] = redirected(config["output_layers"], "", model, changes)
-    config["layers"] = _in_order([*rest, *model.entries])
+    config["layers"] = in_order([*rest, *model.entries])
 
 
 def redirected(value: Any, where: str, model: FunctionalModel, changes: Changes) -> Any:
@@ -203,7 +203,7 @@ def redirected(value: Any, where: str, model: FunctionalModel, changes: Changes)
     return [redirected(item, where, model, changes) for item in value]
 
 
-def _in_order(entries: list[Config]) -> list[Config]:
+def in_order(entries: list[Config]) -> list[Config]:
     """Every entry behind those that it needs: Keras before 3.7 reads operations once, in order."""
     names = {entry_name(entry) for entry in entries}
     waiting, ordered = list(entries), []
