@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rnnconvert.report import Report
+
+FULL_DISK = {
+    errno.ENOSPC: "no space left on the device",
+    errno.EDQUOT: "no space left on the device",
+    errno.EFBIG: "the file would be larger than the system allows",
+}
+"""Numbers of system errors that only a write can have, and what they mean."""
+STUMBLES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What code raises that takes other people's JSON for well-formed."""
 
 
 class ConversionError(Exception):
@@ -45,6 +55,42 @@ def errors_of(path: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def last_resort() -> Iterator[None]:
+    """What nobody foresaw, as an error of ours: only such leave the commands and the API.
+
+    Raises:
+        OutOfMemoryError: there is not enough memory.
+        OutputError: a disk is full.
+        UnreadableInputError: all else; a damaged input is by far the likeliest reason.
+    """
+    try:
+        yield
+    except (ConversionError, BrokenPipeError):  # the latter: nobody reads what is printed
+        raise
+    except MemoryError as error:
+        raise OutOfMemoryError("there is not enough memory for this model") from error
+    except RecursionError as error:
+        raise UnreadableInputError("the input is nested too deeply") from error
+    except OSError as error:
+        raise _of_system(error) from error
+    except Exception as error:
+        lines = str(error).splitlines() or [""]
+        raise UnreadableInputError(
+            f"the input is damaged, or this is a bug of rnnconvert ({type(error).__name__}: "
+            f"{lines[0][:200]}); --debug shows where"
+        ) from error
+
+
+def _of_system(error: OSError) -> ConversionError:
+    """An error of the file system that was not expected where it came from."""
+    path = str(error.filename) if error.filename else None
+    reason = error.strerror or str(error)
+    if error.errno in FULL_DISK:
+        return OutputError(f"can't be written: {FULL_DISK[error.errno]}", path=path)
+    return UnreadableInputError(f"can't be read: {reason}", path=path)
+
+
 class DifferenceError(ConversionError):
     """Verification found a difference; nothing was written."""
 
@@ -61,6 +107,10 @@ class UnreadableInputError(ConversionError):
     """The input is missing, truncated, not a model, or refused as unsafe."""
 
     exit_code = 3
+
+
+class OutOfMemoryError(UnreadableInputError):
+    """There is not enough memory to work on the input."""
 
 
 class NotConvertibleError(ConversionError):

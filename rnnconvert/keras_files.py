@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
 from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.kinds import Kind
-from rnnconvert.publish import temporary_file
+from rnnconvert.publish import scratch_directory, temporary_file, write_errors
 from rnnconvert.report import FileInfo
 
 
@@ -40,8 +39,10 @@ def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[Fil
 @contextmanager
 def rebuilt_h5(source: Path, kind: Kind) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The Keras model of another container as a temporary HDF5 file, and warnings."""
-    with temporary_file(Path(tempfile.gettempdir()), ".h5") as file:
-        yield file, _rebuild(source, file, kind).warnings
+    with temporary_file(scratch_directory(), ".h5") as file:
+        with write_errors(file.parent):
+            rebuilt = _rebuild(source, file, kind)
+        yield file, rebuilt.warnings
 
 
 def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from rnnconvert.containers.keras_h5 import HARD_SIGMOID_MARK, MODEL, KerasH5
+from rnnconvert.containers.safe_h5 import is_of_h5py
 from rnnconvert.edits import merged_slots_agree
-from rnnconvert.errors import UnreadableInputError
+from rnnconvert.errors import STUMBLES, UnreadableInputError
 from rnnconvert.keras_config import port, recurrent_layers
 from rnnconvert.keras_config.port import Ported
 from rnnconvert.keras_config.recurrent import (
@@ -74,7 +75,9 @@ def config_errors() -> Iterator[None]:
     """A config is other people's JSON: what our code stumbles over is the input's fault."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except STUMBLES as error:
+        if is_of_h5py(error):
+            raise  # the file is damaged, not the config
         raise UnreadableInputError(
             f"the model's config is not of the form that Keras writes ({error!r})"
         ) from error

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rnnconvert.errors import ConversionError
+from rnnconvert.errors import ConversionError, last_resort
 
 
 def run_command(command: Callable[..., int], arguments: dict[str, Any]) -> None:
@@ -26,7 +26,8 @@ def run_command(command: Callable[..., int], arguments: dict[str, Any]) -> None:
         debug=debug,
     )
     try:
-        code = command(output, **arguments)
+        with last_resort():
+            code = command(output, **arguments)
     except ConversionError as error:
         if debug:
             output.traceback(error)

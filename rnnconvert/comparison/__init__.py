@@ -13,6 +13,7 @@ from rnnconvert.errors import (
     UnreadableInputError,
     UsageError,
     errors_of,
+    last_resort,
 )
 from rnnconvert.kinds import GRAPHS, KERAS, Kind, kind_of
 from rnnconvert.options import Options
@@ -36,6 +37,11 @@ def run(original: Path, converted: Path, options: Options, earlier: Path | None 
         NotConvertibleError: they can't be compared; nothing about them could be.
         UnreadableInputError: a file can't be read.
     """
+    with last_resort():
+        return _run(original, converted, options, earlier)
+
+
+def _run(original: Path, converted: Path, options: Options, earlier: Path | None) -> Report:
     if options.verify == "none":
         raise UsageError("verify with --verify none would compare nothing")
     if options.device == "gpu" and options.verify == "model":
@@ -61,11 +67,13 @@ def run(original: Path, converted: Path, options: Options, earlier: Path | None 
         report = keras.compare((original, first), (converted, second), options, check)
     else:
         raise NotConvertibleError(f"can't be compared: {first.title} and {second.title}")
-    return _conclude(report)
+    return _conclude(report, options)
 
 
-def _conclude(report: Report) -> Report:
+def _conclude(report: Report, options: Options) -> Report:
     report.raise_if_different()
+    if options.strict:
+        report.raise_if_in_doubt(gpu=options.device == "gpu")
     if all(level.status == "skipped" for _, level in report.levels):
         reasons = dict.fromkeys(str(level.reason) for _, level in report.levels)
         error = NotConvertibleError(f"can't be compared: {'; '.join(reasons)}")

@@ -9,7 +9,6 @@ optimizer's variables. Keras itself reads all of this by position.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -24,13 +23,17 @@ import numpy as np
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
+from rnnconvert.containers.h5_rest import difference, require_apart
 from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
 from rnnconvert.report import FileInfo, sha256
 
 MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
+OPTIMIZER = "optimizer_weights"
+"""Group of the optimizer's variables."""
 HARD_SIGMOID_MARK = "rnnconvert_hard_sigmoid"
 """Root attribute: whose hard_sigmoid the weights are made for, where it is not the writer's."""
 
@@ -82,7 +85,10 @@ class KerasH5:
 
     @cached_property
     def model_config(self) -> dict[str, Any] | None:
-        return safe_h5.json_attribute(self.file, "model_config")
+        config = safe_h5.json_attribute(self.file, "model_config")
+        if config is not None:
+            require_form(config)
+        return config
 
     @cached_property
     def training_config(self) -> dict[str, Any] | None:
@@ -108,6 +114,11 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
+        require_apart(
+            safe_h5.get_dataset(group, weight)
+            for group in self._owners(names)
+            for weight in safe_h5.strings(group, "weight_names") or []
+        )
         found: dict[str, list[Tensor]] = {}
         for name in names:
             group = safe_h5.get_group(self.weights, name)
@@ -117,14 +128,21 @@ class KerasH5:
             ]
         return found
 
+    def _owners(self, names: list[str]) -> Iterator[h5py.Group]:
+        """The groups whose datasets are the model's weights, and those of its optimizer."""
+        for name in names:
+            yield safe_h5.get_group(self.weights, name)
+        if safe_h5.has(self.file, OPTIMIZER):
+            yield safe_h5.get_group(self.file, OPTIMIZER)
+
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
         """The optimizer's variables, in the file's order."""
-        if not safe_h5.has(self.file, "optimizer_weights"):
+        if not safe_h5.has(self.file, OPTIMIZER):
             return []
-        group = safe_h5.get_group(self.file, "optimizer_weights")
+        group = safe_h5.get_group(self.file, OPTIMIZER)
         names = safe_h5.strings(group, "weight_names") or []
-        return [self._tensor(group, "optimizer_weights", name) for name in names]
+        return [self._tensor(group, OPTIMIZER, name) for name in names]
 
     def _tensor(self, group: h5py.Group, prefix: str, name: str) -> Tensor:
         dataset = safe_h5.get_dataset(group, name)
@@ -236,12 +254,12 @@ def _apply_attributes(plan: Plan, file: h5py.File) -> None:
         del file.attrs["training_config"]
     elif plan.training_config is not None:
         write_text(file, "training_config", json.dumps(plan.training_config))
-    if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
-        del file["optimizer_weights"]
+    if plan.optimizer.state == "dropped" and OPTIMIZER in file:
+        del file[OPTIMIZER]
     if plan.optimizer.new_counter is not None:
-        file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
+        file[OPTIMIZER][plan.optimizer.new_counter] = np.int64(0)
     if plan.optimizer.order:
-        write_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
+        write_names(file[OPTIMIZER], "weight_names", plan.optimizer.order)
     for name, value in plan.attributes:
         file.attrs[name] = value
 
@@ -270,6 +288,28 @@ def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.D
     for name, value in attributes.items():
         new.attrs[name] = value
     return new
+
+
+def other_rest(plan: Plan, source: KerasH5, written: KerasH5) -> str | None:
+    """A sentence on what a patched copy has otherwise than its source, the plan's changes apart.
+
+    None where every other dataset and attribute is the source's, byte for byte.
+    """
+    changes = (*plan.tensor_changes, *plan.optimizer.changes)
+    at_root = {name for name, _ in plan.attributes}
+    if plan.model_config is not None:
+        at_root.add("model_config")
+    if plan.training_config is not None or plan.drop_training:
+        at_root.add("training_config")
+
+    def ignored(path: str, name: str) -> bool:
+        if path == OPTIMIZER and plan.optimizer.order:
+            return name.rstrip("0123456789") == "weight_names"
+        return not path and name in at_root
+
+    dropped = OPTIMIZER if plan.optimizer.state == "dropped" else ""
+    changed = {change.source.path for change in changes}
+    return difference(source.file, written.file, changed, dropped, ignored)
 
 
 def extract_weights(model: Path, target: Path) -> None:
@@ -319,5 +359,5 @@ def _copy_range(reader: BinaryIO, writer: BinaryIO, start: int, stop: int) -> No
     while start < stop:
         piece = reader.read(min(stop - start, 2**20))
         if not piece:
-            raise OSError(errno.EIO, "the input became shorter while it was copied")
+            raise UnreadableInputError("the input became shorter while it was copied")
         start += writer.write(piece)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,24 @@ from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.plan import Plan
+from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
+
+_NEEDS_KERAS = "Keras writes a .keras file, and must load the model for that"
 
 
-def save_as_keras(model: Path, target: Path, plan: Plan) -> None:
+def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permissions) -> None:
     """Load a portable .h5 in Keras 3 and save it as `.keras`, optimizer state included.
 
     Args:
         model: the patched and verified .h5.
         target: the `.keras` file to write.
         plan: of the conversion; its optimizer part names the state's variables in Keras' order.
+        permissions: which code of the file may run.
 
     Raises:
         UsageError: Keras 3 is not installed.
-        NotConvertibleError: Keras can't load the model (custom or Lambda layers).
+        NotConvertibleError: Keras can't load the model, or must not (custom or Lambda layers).
     """
     try:
         keras = import_keras()
@@ -32,9 +38,18 @@ def save_as_keras(model: Path, target: Path, plan: Plan) -> None:
     with open_keras_h5(model) as file:
         state = [file.read(tensor.path) for tensor in file.optimizer_tensors]
         trained = file.training_config is not None
+    try:
+        require_trusted(model, permissions, compiled=trained)
+    except CannotRun as error:
+        raise NotConvertibleError(f"{_NEEDS_KERAS}: {error}") from error
+    load = partial(
+        keras.models.load_model,
+        custom_objects=dict(permissions.custom_objects),
+        safe_mode=not permissions.allow_code,
+    )
     stateless = plan.optimizer.state != "converted"
     try:
-        loaded = keras.models.load_model(model, compile=trained)
+        loaded = load(model, compile=trained)
     except Exception as error:
         last = str(error).strip().splitlines()[-1]
         raise NotConvertibleError(
@@ -44,7 +59,7 @@ def save_as_keras(model: Path, target: Path, plan: Plan) -> None:
     if not stateless and loaded.optimizer is not None:
         _restore(keras, loaded, state)
     loaded.save(target)
-    _require_same_weights(loaded, keras.models.load_model(target))
+    _require_same_weights(loaded, load(target))
 
 
 def _require_same_weights(saved: Any, loaded: Any) -> None:

@@ -30,9 +30,16 @@ from rnnconvert.containers.keras_store import (
     write_group,
 )
 from rnnconvert.containers.rebuilt import Rebuilt
-from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, errors_of
+from rnnconvert.errors import (
+    STUMBLES,
+    ConversionError,
+    NotConvertibleError,
+    UnreadableInputError,
+    errors_of,
+)
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
-from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.training import translate
+from rnnconvert.keras_config.training_optimizer import Untranslatable
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
 
 _CONFIG = "config.json"
@@ -64,6 +71,18 @@ def config_of(path: Path) -> Config:
         UnreadableInputError: no such file, damaged, or refused as unsafe.
     """
     with _opened(path) as archive:
+        return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+
+
+def checked_config(path: Path) -> Config:
+    """As `config_of`, of a file that is checked as a whole: Keras, which trusts it, may read it.
+
+    Raises:
+        UnreadableInputError: no such file, damaged, or refused as unsafe.
+        NotConvertibleError: its weights are in a form that is not read here.
+    """
+    with _opened(path) as archive, _weights_of(archive, None) as weights:
+        read_store(weights)
         return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
 
 
@@ -102,13 +121,10 @@ def rebuild_h5(path: Path, target: Path) -> Rebuilt:
         model = _model_config(config)
         warnings = [*archive.asset_warnings(version)]
         training, notes = _training_config(config.get("compile_config"), version)
-        with tempfile.TemporaryDirectory(prefix=".rnnconvert-", dir=target.parent) as scratch:
-            weights = Path(scratch) / "weights.h5"
-            archive.unpack_weights(weights)
-            with safe_h5.open_h5(weights) as source, safe_h5.open_h5(target, "w") as file:
-                store = read_store(source)
-                _set_texts(file, version, model_config=model, training_config=training)
-                _write_weights(source, file.create_group("model_weights"), model, store, version)
+        with _weights_of(archive, target.parent) as source, safe_h5.open_h5(target, "w") as file:
+            store = read_store(source)
+            _set_texts(file, version, model_config=model, training_config=training)
+            _write_weights(source, file.create_group("model_weights"), model, store, version)
     if store.get(OPTIMIZER):
         warnings.append(OPTIMIZER_LEFT)
     return Rebuilt(version, (*warnings, *notes))
@@ -190,6 +206,16 @@ class _Archive:
         return [f"{text}; it is left out"]
 
 
+@contextmanager
+def _weights_of(archive: _Archive, folder: Path | None) -> Iterator[h5py.File]:
+    """The weights of a `.keras` file, unpacked into a scratch folder there and opened."""
+    with tempfile.TemporaryDirectory(prefix=".rnnconvert-", dir=folder) as scratch:
+        weights = Path(scratch) / "weights.h5"
+        archive.unpack_weights(weights)
+        with safe_h5.open_h5(weights) as file:
+            yield file
+
+
 def _require_honest(member: zipfile.ZipInfo) -> None:
     name, claimed, stored = member.filename, member.file_size, member.compress_size
     if member.flag_bits & _ENCRYPTED:
@@ -269,7 +295,10 @@ def _training_config(compiled: Any, version: str) -> tuple[Config | None, list[s
     try:
         training = {key: value for key, value in compiled.items() if key != "optimizer"}
         training["optimizer_config"] = _optimizer_config(compiled["optimizer"])
-        return training if _major(version) < 3 else translate(training), []
+        if _major(version) < 3:
+            return training, []
+        translated, left = translate(training, keras_version=version)
+        return translated, [f"left out of the training config: {text}" for text in left]
     except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         return None, [
             f"how the model was compiled is left out ({error}); call model.compile(...) to train"
@@ -302,7 +331,7 @@ def _write_weights(
 ) -> None:
     try:
         variables = model_variables(config, store)
-    except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+    except STUMBLES as error:
         raise UnreadableInputError(
             f"the model's config is not of the form that Keras writes ({error!r})"
         ) from error

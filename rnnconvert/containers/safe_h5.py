@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import math
 import re
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from rnnconvert.errors import UnreadableInputError
+from rnnconvert.containers.h5_stream import Stream, path_of
+from rnnconvert.containers.h5_texts import claimed_by
+from rnnconvert.errors import ConversionError, UnreadableInputError
 
 ALLOWED_FILTERS = (
     h5py.h5z.FILTER_DEFLATE,
@@ -34,24 +38,70 @@ _OUTSIDE_BRACKETS = re.compile(r"[^][{}]+")
 
 @contextmanager
 def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
-    """Open an HDF5 file; what h5py refuses becomes UnreadableInputError.
+    """Open an HDF5 file. Whatever h5py raises until it is closed is an error of ours from here on.
 
     Args:
         path: an existing file.
         mode: "r"; or "r+" and "w" for files that rnnconvert made itself.
+
+    Raises:
+        UnreadableInputError: the file, or another one that is read meanwhile, is damaged.
+        OSError: a file that is written can't be.
     """
+    with closing(_stream(Path(path), mode)) as stream:
+        opened = False
+        try:
+            with h5py.File(stream, mode) as file:
+                opened = True
+                yield file
+        except Exception as error:
+            _raise_failure(stream, error)
+            if isinstance(error, ConversionError) or not is_of_h5py(error):
+                raise
+            raise UnreadableInputError(
+                f"HDF5 can't read it ({_reason(error)}); it is damaged, copy or download it again"
+                if opened
+                else _why_unopenable(Path(path), error)
+            ) from error
+        _raise_failure(stream, None)
+
+
+def _stream(path: Path, mode: str) -> Stream:
     try:
-        file = h5py.File(path, mode)
+        return Stream(path, mode)
     except OSError as error:
-        raise UnreadableInputError(_why_unopenable(Path(path), error)) from error
-    with file:
-        yield file
+        if mode != "r":
+            raise
+        if isinstance(error, BlockingIOError):
+            raise UnreadableInputError(
+                "another program has the file open for writing; try again when it is done"
+            ) from error
+        raise UnreadableInputError(f"can't be read: {error.strerror}") from error
 
 
-def _why_unopenable(path: Path, error: OSError) -> str:
-    text = str(error)
-    if "unable to lock file" in text:
-        return "another program has the file open for writing; try again when it is done"
+def _raise_failure(stream: Stream, error: Exception | None) -> None:
+    """Raise what went wrong underneath HDF5, which is why HDF5 failed, or was not told."""
+    failure = stream.failure
+    if isinstance(failure, OSError) and not stream.writes:
+        raise UnreadableInputError(f"can't be read: {failure.strerror}") from error
+    if failure is not None:
+        raise failure from error
+
+
+def is_of_h5py(error: Exception) -> bool:
+    """Whether rnnconvert called h5py, and that failed, in whatever way."""
+    frames = traceback.walk_tb(error.__traceback__)
+    names = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in frames]
+    return ("rnnconvert", "h5py") in pairwise(names)
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return lines[0].strip("'\"")[:200]
+
+
+def _why_unopenable(path: Path, error: Exception) -> str:
+    text = _reason(error)
     if "truncated file" in text:
         return (
             f"the HDF5 file is truncated (it has {path.stat().st_size} bytes, its header says "
@@ -169,20 +219,44 @@ def has(group: h5py.Group, name: str) -> bool:
 def strings(group: h5py.Group, name: str) -> list[str] | None:
     """A list of strings kept as an attribute, also where Keras split it into name0, name1, ..."""
     if name in group.attrs:
-        return _decode(group.attrs[name])
+        return _decode(attribute(group, name))
     found: list[str] = []
     part = 0
     while f"{name}{part}" in group.attrs:
-        found += _decode(group.attrs[f"{name}{part}"])
+        found += _decode(attribute(group, f"{name}{part}"))
         part += 1
     return found if part else None
+
+
+def attribute(group: h5py.Group, name: str) -> Any:
+    """The value of an attribute that is there; no larger than the file can hold.
+
+    Raises:
+        UnreadableInputError: it claims to be.
+    """
+    stored, file = group.attrs.get_id(name), group.file
+    size = file.id.get_filesize()
+    claimed = math.prod(stored.shape or ()) * stored.get_type().get_size()
+    if claimed <= size and stored.get_type().get_class() == h5py.h5t.STRING:
+        properties = file.id.get_create_plist()
+        claimed = claimed_by(
+            path_of(file),
+            properties.get_userblock(),
+            h5py.h5o.get_info(group.id).addr,
+            properties.get_sizes(),
+        )
+    if claimed > size:
+        raise UnreadableInputError(
+            f"{group.name}, attribute {name}: claims to be longer than the file; it is damaged"
+        )
+    return group.attrs[name]
 
 
 def text(group: h5py.Group, name: str) -> str | None:
     """A string attribute, or None."""
     if name not in group.attrs:
         return None
-    value = group.attrs[name]
+    value = attribute(group, name)
     if isinstance(value, bytes | np.bytes_):
         value = value.decode("utf-8", "replace")
     if not isinstance(value, str):

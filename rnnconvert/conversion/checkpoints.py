@@ -34,14 +34,30 @@ from rnnconvert.errors import (
     UsageError,
 )
 from rnnconvert.frameworks import CannotRun, import_keras
-from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import (
+    THE_WAY,
+    assumptions_of,
+    describe,
+    open_stacks,
+    origin,
+    stack_layers,
+)
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
-from rnnconvert.publish import check_output, publish, temporary_file, write_errors
-from rnnconvert.report import FileInfo, LevelResult, Report
+from rnnconvert.publish import (
+    Footprint,
+    check_output,
+    publish_together,
+    refuse_overlap,
+    scratch_directory,
+    temporary_file,
+    write_errors,
+)
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
+from rnnconvert.tf1.names import OBJECT_SUFFIX
 from rnnconvert.tf1.rewrite import (
     Rewritten,
     rewrite,
@@ -52,6 +68,7 @@ from rnnconvert.tf1.rewrite import (
 from rnnconvert.tf1.stack import Stack, StackOptions
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.inputs import Array
+from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.stacks import (
     Run,
     check_stack_layers,
@@ -78,13 +95,16 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         options.command,
         describe(source, checkpoint, options.hashes),
         layers=stack_layers(found, layout),
-        warnings=warnings_of(found),
+        warnings=found.warnings,
+        assumptions=assumptions_of(found),
         problems=found.problems,
     )
     skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
     found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
     if options.is_inverse:
         found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
+    if to == "checkpoint" and not options.is_inverse:
+        found = replace(found, problems=(*found.problems, *_restored_by_object(found.stacks)))
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
         error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
@@ -93,11 +113,18 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         )
     needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
-        return replace(report, verdict="nothing-to-convert")
+        return replace(report, verdict="nothing-to-convert", assumptions=())
     if options.check:
         return report
     job = _Job(checkpoint, found.stacks, options)
     return job.write(report, job.output_path(output))
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; options with their `to` decided."""
+    checkpoint, found = open_stacks(source, options)
+    job = _Job(checkpoint, found.stacks, options)
+    return Footprint(job.reads, tuple(job.targets(job.output_path(output))))
 
 
 def _skips_input(scope: str) -> str:
@@ -111,6 +138,10 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     """Stacks that cuDNN has no mode for."""
     found = []
     for stack in stacks:
+        if stack.cell in ("lstm", "gru") and stack.function != "tanh":
+            found.append(
+                f"{stack.scope}: its activation is {stack.function}, cuDNN's {stack.cell} has tanh"
+            )
         try:
             layouts.find("cudnn", stack.cell)
         except NotConvertibleError as error:
@@ -118,11 +149,24 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     return found
 
 
+def _restored_by_object(stacks: Sequence[Stack]) -> list[str]:
+    """CuDNN layers of Keras that are restored along an object graph, where plain ones differ."""
+    return [
+        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, and a plain "
+        "layer keeps its weights in an object that a CuDNN layer has not (its cell); take --to h5, "
+        "keras or npz"
+        for stack in stacks
+        if stack.is_cudnn and any(name.endswith(OBJECT_SUFFIX) for name in stack.variables)
+    ]
+
+
 def _no_stack(checkpoint: Checkpoint) -> str:
     names = ", ".join(list(checkpoint.variables)[:4])
+    more = f"; it is {origin(checkpoint.variables)}: {THE_WAY}"
     return (
-        f"no cuDNN layer and no RNN cell of TensorFlow 1 among its {len(checkpoint.variables)} "
-        f"variables ({names}, ...)"
+        "no cuDNN layer, no RNN cell of TensorFlow 1 and no LSTM, GRU or SimpleRNN of Keras among "
+        f"its {len(checkpoint.variables)} variables ({names}, ...)"
+        + (more if origin(checkpoint.variables) else "")
     )
 
 
@@ -141,6 +185,12 @@ class _Job:
     def to(self) -> str:
         assert self.options.to is not None
         return self.options.to
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """The files of the input; its graph, if it is there, tells of the stacks."""
+        prefix = self.checkpoint.path.prefix
+        return (*self.checkpoint.files, prefix.with_name(f"{prefix.name}.meta"))
 
     @cached_property
     def weights(self) -> list[tuple[RnnWeights, ...]]:
@@ -171,11 +221,11 @@ class _Job:
         Raises:
             DifferenceError: a level failed; nothing is left.
         """
-        targets = self._targets(output)
+        targets = self.targets(output)
         for target in targets:
             self._check_output(target)
         with ExitStack() as stack:
-            folder = Path(tempfile.gettempdir()) if self.options.dry_run else targets[0].parent
+            folder = scratch_directory() if self.options.dry_run else targets[0].parent
             if not folder.exists():
                 folder = folder.parent
             suffix = ".tmp" if self.to == "checkpoint" else f".{self.to}"
@@ -183,6 +233,8 @@ class _Job:
             with write_errors(output):
                 written, rewritten = self._fill(temporaries)
             report = self._verify(report, written, temporaries)
+            if self.options.strict:
+                report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=self.options.device == "gpu")
             report = replace(report, optimizer=_optimizer(rewritten))
             info = self._output_info(output, temporaries)
             if self.options.dry_run:
@@ -190,24 +242,29 @@ class _Job:
             with write_errors(output):
                 targets[0].parent.mkdir(exist_ok=True)
             # The index comes last: without it no half-written checkpoint is seen.
-            for temporary, target in reversed(list(zip(temporaries, targets, strict=True))):
-                publish(temporary, target)
+            publish_together(list(zip(temporaries, targets, strict=True))[::-1])
         return replace(report, output=info)
 
-    def _targets(self, output: Path) -> list[Path]:
+    def targets(self, output: Path) -> list[Path]:
         if self.to == "checkpoint":
             return [index_path(output), data_path(output)]
         if self.to in ("h5", "keras") and len(self.stacks) > 1:
             names = [re.sub(r"[^\w.-]+", ".", stack.scope) for stack in self.stacks]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                scopes = [s.scope for s, name in zip(self.stacks, names, strict=True)
+                          if name == twice[0]]  # fmt: skip
+                raise UsageError(
+                    f"the stacks {' and '.join(scopes)} would both be written as "
+                    f"{twice[0]}.{self.to}; pick one with --scope"
+                )
             return [output / f"{name}.{self.to}" for name in names]
         return [output]
 
     def _check_output(self, target: Path) -> None:
         if not target.parent.exists() and target.parent.parent.is_dir():
             return  # the directory of several models, which is made at the end
-        for file in self.checkpoint.files:
-            if target.exists() and file.exists() and target.samefile(file):
-                raise UsageError("output and input are the same file", path=str(target))
+        refuse_overlap(self.reads, target)
         force = self.options.force or self.options.dry_run
         own = self.checkpoint.path.tables[0]
         check_output(own, target, force=force, in_place=False)
@@ -283,7 +340,9 @@ class _Job:
     ) -> list[RnnWeights]:
         h5 = file if self.to == "h5" else file.with_suffix(".h5")
         try:
-            places = keras_writer.write_stack(h5, stack.scope, _layers(stack, weights))
+            places = keras_writer.write_stack(
+                h5, stack.scope, _layers(stack, weights), stack.function
+            )
             keras = layouts.find("keras", stack.cell)
             with open_keras_h5(h5) as opened:
                 written = [
@@ -291,7 +350,7 @@ class _Job:
                     for place in places
                 ]
             if self.to == "keras":
-                save_as_keras(h5, file, Plan())
+                save_as_keras(h5, file, Plan(), Permissions())
         finally:
             if self.to == "keras":
                 h5.unlink(missing_ok=True)
@@ -325,7 +384,7 @@ class _Job:
             model_level=tuple(models),
             verdict="equivalent",
         )
-        report.raise_if_different("; nothing was written")
+        report.raise_if_different(NOTHING_WRITTEN)
         return report
 
     def _merges(self, stack: Stack) -> bool:
@@ -336,7 +395,7 @@ class _Job:
     def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
         if self.to not in ("h5", "keras"):
             reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
-            return [LevelResult.skipped(reason, "cpu")]
+            return [LevelResult.nothing_to_run(reason, "cpu")]
         try:
             import_keras()
         except CannotRun as error:

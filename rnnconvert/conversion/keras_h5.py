@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,7 +14,6 @@ from rnnconvert.containers.keras_h5 import KerasH5, open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.conversion.targets import EXTENSIONS, KERAS_FILES
 from rnnconvert.errors import (
-    DifferenceError,
     NotConvertibleError,
     UnreadableInputError,
     UsageError,
@@ -25,19 +23,18 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
-    READ_FAILED,
+    Footprint,
     check_output,
     default_output,
     publish,
+    scratch_directory,
     temporary_file,
     write_errors,
 )
-from rnnconvert.report import FileInfo, LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
 from rnnconvert.verification.model_level import check_everywhere
-
-_NOTHING_WRITTEN = "; nothing was written"
 
 
 def run(source: Path, output: Path | None, options: Options, *, like: str | None = None) -> Report:
@@ -52,14 +49,7 @@ def run(source: Path, output: Path | None, options: Options, *, like: str | None
     """
     if options.in_place:
         source = source.resolve()  # through a link, the file itself is replaced and not the link
-    try:
-        return _run(source, output, options, like)
-    except OSError as error:
-        if READ_FAILED not in str(error):
-            raise
-        raise UnreadableInputError(
-            f"the data of a tensor can't be read, the file is damaged ({error})", path=str(source)
-        ) from error
+    return _run(source, output, options, like)
 
 
 def _run(source: Path, output: Path | None, options: Options, like: str | None) -> Report:
@@ -79,20 +69,30 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
-        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        directory = scratch_directory() if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
                 keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
-            with _finished(file, plan, temporary, to, output) as final:
+            with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
+                if options.strict:
+                    report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=options.device == "gpu")
                 _require_unchanged(source, before)
                 info = _output_info(final, output, to, file, options)
                 if not options.dry_run:
                     publish(final, output)
     return replace(report, output=None if options.dry_run else info)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; in place it is one file."""
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+    written = _output_path(source, output, to, options)
+    return Footprint(() if options.in_place else (source,), (written,))
 
 
 def _plan(file: KerasH5, options: Options, to: str) -> Plan:
@@ -200,6 +200,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
@@ -208,7 +211,7 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     warnings = (*report.warnings, *suspicions)
     report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
                      verdict="equivalent")  # fmt: skip
-    report.raise_if_different(_NOTHING_WRITTEN)
+    report.raise_if_different(NOTHING_WRITTEN)
     return report
 
 
@@ -222,14 +225,24 @@ def _verify_model(
     """
     if options.verify != "model":
         return replace(report, model_level=(LevelResult.not_asked(options.verify),))
+    if file.container == keras_h5.WEIGHTS:
+        level = LevelResult.nothing_to_run("a weights-only file holds no architecture", "cpu")
+        return replace(report, model_level=(level,))
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs),
+            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
         )  # fmt: skip
     report = replace(report, model_level=levels)
-    report.raise_if_different(_NOTHING_WRITTEN)
+    report.raise_if_different(NOTHING_WRITTEN)
     return report
+
+
+def _loaded_in(written: Path, options: Options) -> str:
+    """The Keras that the file was written for; CuDNN layers are for one that is not there."""
+    if options.is_inverse:
+        return "any"
+    return "keras3" if written.suffix == ".keras" else options.target
 
 
 def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:
@@ -243,8 +256,9 @@ def _require_done(copy: KerasH5, options: Options) -> Plan:
     again = _plan(copy, replace(options, optimizer="convert"), "h5")
     if again.problems or not again.is_empty:
         left = [*again.problems, *(f"{c.path} {c.key}" for c in again.config_changes)]
-        raise DifferenceError(
-            "the written file still needs conversion, a bug of rnnconvert: "
+        raise NotConvertibleError(
+            "what was written would still need conversion, so the input contradicts itself, or "
+            "this is a bug of rnnconvert; nothing was written: "
             + "; ".join(left or [change.target.path for change in again.tensor_changes])
         )
     return again
@@ -258,7 +272,9 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 
 @contextmanager
-def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path) -> Iterator[Path]:
+def _finished(
+    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, options: Options
+) -> Iterator[Path]:
     """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
     if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
         yield temporary
@@ -269,5 +285,5 @@ def _finished(file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path)
             if to == "weights":
                 keras_h5.extract_weights(temporary, final)
             else:
-                save_as_keras(temporary, final, plan)
+                save_as_keras(temporary, final, plan, options.permissions)
         yield final

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,18 @@ from typing import Any
 from rnnconvert.containers import keras_weights, keras_zip
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.conversion import keras_h5
-from rnnconvert.errors import ConversionError, DifferenceError, UsageError
+from rnnconvert.errors import ConversionError, DifferenceError
 from rnnconvert.keras_files import rebuilt_h5
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
-from rnnconvert.publish import check_output, publish, temporary_file, write_errors
+from rnnconvert.publish import (
+    check_output,
+    publish,
+    refuse_overlap,
+    scratch_directory,
+    temporary_file,
+    write_errors,
+)
 from rnnconvert.report import FileInfo, Report
 
 _WEIGHTS = ".weights.h5"
@@ -29,9 +35,8 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    output = _output_path(source, output, kind, options)
-    if output.exists() and output.samefile(source):
-        raise UsageError("output and input are the same file", path=str(output))
+    output = output_path(source, output, kind, options)
+    refuse_overlap([source], output)
     info = FileInfo.of(source, kind.value, with_hash=options.hashes)
     if kind is Kind.KERAS and options.to == "keras":
         version = keras_zip.loads_as_it_is(source)
@@ -78,7 +83,7 @@ def _with_detail(report: Report, sentence: str) -> Report:
     return replace(report, weights_level=replace(level, detail=detail))
 
 
-def _output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
+def output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
     extension = ".keras" if options.to == "keras" else ".h5"
     stem = source.stem if source.suffix in (".keras", ".h5", ".hdf5") else source.name
     if kind is Kind.KERAS_WEIGHTS:
@@ -94,7 +99,7 @@ def _run_weights(source: Path, rebuilt: Path, output: Path, options: Options) ->
     """Convert the rebuilt file into another one, whose arrays go into a copy of the source."""
     check_output(source, output, force=options.force or options.dry_run, in_place=False)
     keras_weights.require_places(source)
-    everywhere = Path(tempfile.gettempdir())
+    everywhere = scratch_directory()
     with temporary_file(everywhere, ".h5") as converted:
         whole = replace(options, force=True, dry_run=False)
         report = keras_h5.run(rebuilt, converted, whole, like="weights")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnnconvert.errors import errors_of
+from rnnconvert.errors import errors_of, last_resort
 from rnnconvert.kinds import GRAPHS, Kind, kind_of
 from rnnconvert.options import Options
 
@@ -24,7 +24,7 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
     Raises:
         ConversionError: it can't be read, or is no model.
     """
-    with errors_of(path):
+    with errors_of(path), last_resort():
         kind = kind_of(path)
         # What is imported here brings code that only such inputs need.
         if kind is Kind.CHECKPOINT:
@@ -34,7 +34,7 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
         if kind in GRAPHS:
             from rnnconvert.inspection import graphs
 
-            return graphs.run(path, kind, hashes=options.hashes)
+            return graphs.run(path, kind, options)
         from rnnconvert.inspection import keras
 
         return keras.run(path, kind, target=options.target, hashes=options.hashes)

@@ -16,15 +16,8 @@ from rnnconvert.containers.sniff import require_hdf5
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
-from rnnconvert.keras_config.builtin import KERAS_LAYERS
-from rnnconvert.keras_config.tree import (
-    MODEL_CLASSES,
-    Config,
-    Node,
-    root,
-    show_path,
-    walk,
-)
+from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
+from rnnconvert.keras_config.trust import CLASS, first_refusal
 from rnnconvert.plan import Tensor
 
 _CELL = re.compile(r".*_cells?(_\d+)?")
@@ -44,7 +37,8 @@ def load_model(
     Args:
         path: an HDF5 file with a model_config; its name doesn't matter.
         custom_objects: name to class or function, for the user's own layers.
-        safe_mode: refuse Lambda layers, whose code is in the file; False runs it.
+        safe_mode: refuse what runs code of the file (Lambda layers), or of modules that it names,
+            and what reads other files; False allows it.
         keep_tensorflow_calls: what the file calls of TensorFlow is run by TensorFlow itself, which
             must be Keras' backend; else by the operations of Keras 3 that compute the same.
 
@@ -53,7 +47,7 @@ def load_model(
 
     Raises:
         UnreadableInputError: missing, damaged, or refused as unsafe.
-        NotConvertibleError: no whole model; or it holds a Lambda, a class that is not in
+        NotConvertibleError: no whole model; or it holds code, a class that is not in
             `custom_objects`, or something that Keras 3 has no form for.
     """
     with errors_of(Path(path)):
@@ -61,8 +55,7 @@ def load_model(
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
             config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)
-            for node in walk(root(config)):
-                _refuse_unknown(node, objects, safe_mode)
+            _refuse_code(config, objects, safe_mode)
             model = _build(config, objects, safe_mode)
             _load_weights(model, file)
     return model
@@ -86,21 +79,14 @@ def original_config(file: KerasH5, *, keep_tensorflow_calls: bool = False) -> Co
     return ported.model
 
 
-def _refuse_unknown(node: Node, objects: Mapping[str, Any], safe_mode: bool) -> None:
-    """Raise unless Keras, the caller or a registration knows the class of a layer."""
-    name = node.class_name
-    place = show_path(node.path)
-    if name == "Lambda" and safe_mode:
-        raise NotConvertibleError(
-            f"{place}: a Lambda layer, whose code is in the file; safe_mode=False runs it"
-        )
-    if name in KERAS_LAYERS or str(node.entry.get("module")).startswith("keras."):
+def _refuse_code(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> None:
+    """Raise unless Keras, the caller or a registration knows every class that a config names."""
+    known = {*objects, *keras.saving.get_custom_objects()}
+    refusal = first_refusal([config], known, allow_code=not safe_mode)
+    if refusal is None:
         return
-    if name in objects or keras.saving.get_registered_object(name) is not None:
-        return
-    registered = node.entry.get("registered_name")
-    if registered is None or keras.saving.get_registered_object(registered, objects) is None:
-        raise NotConvertibleError(f"{place}: custom class {name}; pass it in custom_objects")
+    remedy = "pass it in custom_objects" if refusal.kind == CLASS else "safe_mode=False allows it"
+    raise NotConvertibleError(f"{refusal.text}; {remedy}")
 
 
 def _build(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> Any:
