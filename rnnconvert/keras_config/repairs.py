@@ -19,7 +19,8 @@ from rnnconvert.keras_config.recurrent import (
     activation_name,
     default_recurrent_activation,
 )
-from rnnconvert.keras_config.tree import Config, Node, show_path
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES
+from rnnconvert.keras_config.tree import Config, Node, is_operation, show_path
 
 _TIME_MAJOR_CLASSES = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
 
@@ -50,6 +51,8 @@ def repair_layer(
     """
     if isinstance(node.entry.get("config"), list):
         return  # a list-style Sequential: `structure` turns it into a dict
+    if is_operation(node.entry):
+        return
     path = show_path(node.path)
     config = node.config
     if not original:
@@ -169,8 +172,8 @@ def _name_foreign_layers(path: str, node: Node, changes: Changes) -> None:
     name = node.class_name
     if node.role == "model" or (name in KERAS_LAYERS and name != "Lambda"):
         return
-    if str(node.entry.get("module")).startswith("keras."):
-        return  # an operation of Keras 3 itself, e.g. a transposition
+    if name in CALL_CLASSES or str(node.entry.get("module")).startswith("keras."):
+        return  # a TensorFlow call, which Keras 2 knows
     if name in GONE_IN_KERAS_3:
         changes.warn(f"{path}: Keras 3 has no {name}; kept as it is")
     elif name == "Lambda":
