@@ -157,8 +157,8 @@ def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Wri
             for direction, weights in layer.directions.items():
                 inner = group if layer.backward is None else f"{group}/{direction}_layer"
                 paths = {}
-                for place, (kind, array) in enumerate(_keras_tensors(weights).items()):
-                    paths[kind] = f"{inner}/cell/vars/{place}"
+                for number, (kind, array) in enumerate(_keras_tensors(weights).items()):
+                    paths[kind] = f"{inner}/cell/vars/{number}"
                     file.create_dataset(paths[kind], data=array, track_times=False)
                 file.require_group(f"{inner}/vars")
                 written.append(Written(index, direction, paths))
