@@ -289,7 +289,7 @@ class _Job:
         self, stack: Stack, names: str, read: Callable[[str], Array]
     ) -> list[RnnWeights]:
         return [
-            unpack_place(place, stack.cell, {k: read(name) for k, name in place.tensors.items()})
+            unpack_place(place, stack, {k: read(name) for k, name in place.tensors.items()})
             for place in target_places(stack, names)
         ]
 
