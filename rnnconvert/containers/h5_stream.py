@@ -41,6 +41,7 @@ class Stream:
 
     Attributes:
         path: of the file.
+        checked: addresses of objects whose texts were found to be no longer than the file.
         writes: whether the file may be changed.
         failure: the first error of a read or a write, to be raised once HDF5 is out of the way.
     """
@@ -53,6 +54,7 @@ class Stream:
         """
         self.failure: BaseException | None = None
         self.path = path
+        self.checked: set[int] = set()
         self._name = f"stream {next(_numbers)}"
         _streams[self._name] = self
         self.writes = mode != "r"
@@ -105,14 +107,18 @@ class Stream:
         return len(view)
 
     def write(self, data: Any) -> int:
+        """Write, or keep the reason why not, once and for all: HDF5 is not told."""
         view = memoryview(data).cast("B")
         try:
-            done = 0
-            while done < len(view) and self.failure is None:
-                done += self._file.write(view[done:]) or 0
+            if self.failure is None:
+                self._put(view)
         except BaseException as error:
             self._keep(error)
         return len(view)
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            view = view[self._file.write(view) or 0 :]
 
     def truncate(self, size: int) -> int:
         if self.writes and self.failure is None:
@@ -127,9 +133,14 @@ class Stream:
             self.failure = error
 
 
+def stream_of(file: h5py.File) -> Stream | None:
+    """The stream that an opened file is read through; None where h5py opened it by its path."""
+    return _streams.get(file.filename)
+
+
 def path_of(file: h5py.File) -> Path:
     """Where an opened file lies."""
-    stream = _streams.get(file.filename)
+    stream = stream_of(file)
     return stream.path if stream is not None else Path(file.filename)
 
 

@@ -136,6 +136,14 @@ def test_lengths_of_texts_are_added_up_as_they_are(tmp_path, libver, userblock):
     assert found[0] == 100 * 21 + 14
 
 
+def test_names_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / "names.h5"
+    with h5py.File(path, "w") as file:
+        file.create_group(b"layers\xff")
+    with pytest.raises(UnreadableInputError, match="refused as unsafe: the name b'layers"):
+        rnnconvert.inspect(path)
+
+
 # --- whatever else --------------------------------------------------------------------------
 
 
