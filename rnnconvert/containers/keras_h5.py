@@ -23,8 +23,9 @@ import numpy as np
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
+from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.containers.h5_rest import difference, require_apart
-from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
+from rnnconvert.edits import LARGEST_WHOLE, apply_edit, is_read_whole, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
@@ -34,6 +35,8 @@ MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
 OPTIMIZER = "optimizer_weights"
 """Group of the optimizer's variables."""
+_LEAST_BYTES = 64
+"""What a group or a tensor takes of a file at least: its header alone is longer."""
 HARD_SIGMOID_MARK = "rnnconvert_hard_sigmoid"
 """Root attribute: whose hard_sigmoid the weights are made for, where it is not the writer's."""
 
@@ -114,14 +117,34 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
+        require_apart(self._listed(names))
         stored = {name: _datasets(safe_h5.get_group(self.weights, name)) for name in names}
-        require_apart(
-            dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
-        )
         return {
             name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
             for name, found in stored.items()
         }
+
+    def _listed(self, names: list[str]) -> Iterator[h5py.Dataset]:
+        """Every dataset that the file lists, as long as they are no more than it can hold."""
+        size = self.path.stat().st_size
+        listed = needed = 0
+        for group in self._owners(names):
+            weights = safe_h5.strings(group, "weight_names") or []
+            listed += 1 + len(weights)
+            if listed * _LEAST_BYTES > size:
+                raise UnreadableInputError("refused as unsafe: it lists more tensors than it holds")
+            for weight in weights:
+                dataset = safe_h5.get_dataset(group, weight)
+                needed += dataset.nbytes
+                yield dataset
+        charge_arrays(needed, size, "its tensors")
+
+    def _owners(self, names: list[str]) -> Iterator[h5py.Group]:
+        """The groups whose datasets are the model's weights, and those of its optimizer."""
+        for name in names:
+            yield safe_h5.get_group(self.weights, name)
+        if safe_h5.has(self.file, OPTIMIZER):
+            yield safe_h5.get_group(self.file, OPTIMIZER)
 
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
@@ -158,7 +181,7 @@ class KerasH5:
         """
         dataset, offset = self.dataset(path), self.offset(path)
         if offset is None:
-            return lambda: dataset if dataset.nbytes > LARGEST_WHOLE else dataset[...]
+            return lambda: dataset[...] if is_read_whole(dataset) else dataset
         return partial(_read_raw, self.path, offset, dataset.dtype, dataset.shape)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rnnconvert.containers.budget import charge_json
 from rnnconvert.containers.h5_stream import Stream, stream_of
 from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
@@ -29,7 +30,6 @@ ALLOWED_FILTERS = (
     h5py.h5z.FILTER_SHUFFLE,
     h5py.h5z.FILTER_FLETCHER32,
 )
-MAX_JSON_BYTES = 256 * 2**20
 MAX_JSON_DEPTH = 400
 MAX_NAME = 1024
 MAX_LAYERS = 1_000_000
@@ -287,10 +287,20 @@ def json_attribute(group: h5py.Group, name: str) -> dict[str, Any] | None:
     return None if value is None else parse_json(value, f"attribute {name}")
 
 
-def parse_json(value: str, what: str) -> dict[str, Any]:
-    """Parse a JSON object with bounded size and depth and without duplicate keys."""
-    if len(value) > MAX_JSON_BYTES or _depth(value) > MAX_JSON_DEPTH:
-        raise UnreadableInputError(f"refused as unsafe: {what} is too large or nested too deeply")
+def parse_json(value: str, what: str, stored: int | None = None) -> dict[str, Any]:
+    """Parse a JSON object of bounded size and depth and without duplicate keys.
+
+    Args:
+        value: the JSON.
+        what: its name, for messages.
+        stored: bytes that it takes in the file, where it is compressed there.
+
+    Raises:
+        UnreadableInputError: it is none, or refused as unsafe.
+    """
+    charge_json(value, what, stored)
+    if _depth(value) > MAX_JSON_DEPTH:
+        raise UnreadableInputError(f"refused as unsafe: {what} is nested too deeply")
     try:
         parsed = json.loads(value, object_pairs_hook=_unique)
     except ValueError as error:

@@ -6,7 +6,6 @@ or what was looked at would not be what Keras loads.
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def require_trusted(path: Path, permissions: Permissions, *, compiled: bool = Fa
         UnreadableInputError: it is damaged, or refused as unsafe.
     """
     read = _hdf5_configs if is_hdf5(path) else _zip_configs
-    if read is _hdf5_configs and zipfile.is_zipfile(path):
+    if read is _hdf5_configs and keras_zip.ends_as_zip(path):
         raise UnreadableInputError("refused as unsafe: it is an HDF5 file and a zip file at once")
     model, training = read(path)
     configs = (model, training if compiled else None)
