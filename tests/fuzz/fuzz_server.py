@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -13,6 +14,11 @@ from pathlib import Path
 DEADLINE = 10.0
 MOST_MEMORY = 512 * 2**20
 _STARTED_WITH = 2
+_MODULES = (
+    "cli.main", "cli.commands", "cli.output", "cli.run", "conversion.keras_h5",
+    "conversion.rebuilt", "conversion.checkpoints", "inspection.keras", "inspection.checkpoints",
+    "comparison.keras", "comparison.stacks", "containers.keras_zip", "containers.keras_weights",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,21 @@ class Run:
         if self.code is None:
             return f"killed, after {self.seconds:.1f} s"
         if self.code not in allowed:
-            return f"exit code {self.code}"
+            return f"exit code {self.code}: {(self.said.strip().splitlines() or [''])[-1][:200]}"
         if "Traceback" in self.said or "bug of rnnconvert" in self.said:
-            return "a traceback"
+            return f"a traceback: {self.said.strip().splitlines()[-1][:200]}"
         if self.seconds > DEADLINE:
             return f"{self.seconds:.1f} s"
         if self.memory > MOST_MEMORY:
             return f"{self.memory:,} bytes of memory"
         return None
+
+
+def import_everything() -> None:
+    """What the commands import when they need it, so that no fork has to do it again."""
+    for name in _MODULES:
+        importlib.import_module(f"rnnconvert.{name}")
+    assert "tensorflow" not in sys.modules  # every fork would copy its tables of pages
 
 
 def run(arguments: Sequence[str], log: Path) -> Run:
