@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rnnconvert.errors import (
     ConversionError,
@@ -22,6 +22,15 @@ from rnnconvert.errors import (
     UnreadableInputError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rnnconvert.inspection.checkpoints import CheckpointInspection
+    from rnnconvert.inspection.graphs import GraphInspection
+    from rnnconvert.inspection.keras import Inspection
+    from rnnconvert.options import ConvertKeywords, InspectKeywords, VerifyKeywords
+    from rnnconvert.report import Report
 
 __all__ = [
     "ConversionError",
@@ -39,8 +48,10 @@ __all__ = [
 
 
 def convert(
-    source: str | PathLike[str], output: str | PathLike[str] | None = None, **options: Any
-) -> Any:
+    source: str | PathLike[str],
+    output: str | PathLike[str] | None = None,
+    **options: Unpack[ConvertKeywords],
+) -> Report:
     """Convert a model with CuDNN layers or ops to one that loads anywhere.
 
     Args:
@@ -48,8 +59,8 @@ def convert(
             `in_place=True`.
         output: where to write; default `model.h5` to `model.portable.h5` beside the input.
         **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
-            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, seed,
-            batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
+            to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, strict,
+            seed, batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
             "module:name"), max_bytes, names, ignore_dropout, unroll; and of checkpoints' RNN
             stacks cell, num_layers, num_units, input_size, direction, scope, forget_bias,
             activation.
@@ -71,15 +82,15 @@ def verify(
     converted: str | PathLike[str],
     *,
     earlier_report: str | PathLike[str] | None = None,
-    **options: Any,
-) -> Any:
+    **options: Unpack[VerifyKeywords],
+) -> Report:
     """Compare two models numerically; either may hold CuDNN layers or ops.
 
     Args:
         original, converted: two Keras files; two graphs of one kind; or a checkpoint and another
             one, or the Keras file of its RNN stack.
         earlier_report: JSON report of an earlier run; its hashes must be those of the two files.
-        **options: verify, device, hashes, seed, batch, timesteps, rtol, atol, allow_code,
+        **options: verify, device, strict, hashes, seed, batch, timesteps, rtol, atol, allow_code,
             custom_objects, max_bytes, and those of checkpoints' RNN stacks, as of `convert`.
 
     Returns:
@@ -96,7 +107,9 @@ def verify(
     return run(Path(original), Path(converted), Options.of(**options), earlier)
 
 
-def inspect(path: str | PathLike[str], **options: Any) -> Any:
+def inspect(
+    path: str | PathLike[str], **options: Unpack[InspectKeywords]
+) -> Inspection | CheckpointInspection | GraphInspection:
     """What is inside a model and what `convert` would do. Writes nothing.
 
     Args:

@@ -66,6 +66,7 @@ def kind_of(path: Path) -> Kind:
             return Kind.GRAPH
     if path.is_dir():
         _refuse_served(path)
+        _refuse_without_graph(path)
     require_hdf5(path)
     with safe_h5.open_h5(path) as file:
         if safe_h5.has(file, "model_weights") or "layer_names" in file.attrs:
@@ -82,3 +83,19 @@ def _refuse_served(path: Path) -> None:
         raise UnreadableInputError(
             f"a directory of {len(inner)} SavedModels; give one of them, as {inner[-1].parent}"
         )
+
+
+def _refuse_without_graph(path: Path) -> None:
+    """A SavedModel's directory of which only other files were copied."""
+    others = ("keras_metadata.pb", "fingerprint.pb", "variables/variables.index", "assets")
+    found = [name for name in others if (path / name).exists()]
+    if not found:
+        return
+    checkpoint = path / "variables" / "variables"
+    more = ""
+    if checkpoint.with_name("variables.index").exists():
+        more = f"; what a checkpoint alone tells: rnnconvert inspect {checkpoint}"
+    raise UnreadableInputError(
+        f"saved_model.pb is missing beside {found[0]}: it holds the graph of a SavedModel; copy the "
+        f"whole directory{more}"
+    )

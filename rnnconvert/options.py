@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from rnnconvert.errors import UsageError
 from rnnconvert.tf1.stack import StackOptions
@@ -40,6 +40,7 @@ class Options:
         hashes: put SHA-256 of input and output into the report.
         inputs: of the levels `layers` and `model`.
         device: where the level `model` runs: one of DEVICES.
+        strict: an assumption, or a level that could not run, is an error.
         permissions: which code of the model file may run for that.
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
@@ -59,6 +60,7 @@ class Options:
     hashes: bool = True
     inputs: Inputs = field(default_factory=Inputs)
     device: str = "auto"
+    strict: bool = False
     permissions: Permissions = field(default_factory=Permissions)
     stack: StackOptions = field(default_factory=StackOptions)
     names: str = "tf1"
@@ -117,3 +119,55 @@ class Options:
     def extension(self) -> str | None:
         """Extension of the output where it is not the input's."""
         return ".keras" if self.to == "keras" else None
+
+
+class StackKeywords(TypedDict, total=False):
+    """What a TensorFlow 1 checkpoint or a bare buffer does not tell, see `StackOptions`."""
+
+    scope: str | None
+    cell: Literal["lstm", "gru", "rnn_tanh", "rnn_relu"] | None
+    num_layers: int | None
+    num_units: int | None
+    input_size: int | None
+    direction: Literal["unidirectional", "bidirectional"] | None
+    forget_bias: float | None
+    activation: Literal["tanh", "relu"] | None
+
+
+class InspectKeywords(StackKeywords, total=False):
+    """The keywords of `rnnconvert.inspect`, named as on the command line."""
+
+    target: Literal["keras3", "keras2"]
+    hashes: bool
+
+
+class VerifyKeywords(StackKeywords, total=False):
+    """The keywords of `rnnconvert.verify`, named as on the command line."""
+
+    verify: Literal["none", "weights", "layers", "model"]
+    device: Literal["auto", "cpu", "gpu"]
+    strict: bool
+    hashes: bool
+    seed: int
+    batch: int | None
+    timesteps: int | None
+    rtol: float | None
+    atol: float | None
+    allow_code: bool
+    custom_objects: Mapping[str, Any] | Sequence[str] | None
+
+
+class ConvertKeywords(VerifyKeywords, total=False):
+    """The keywords of `rnnconvert.convert`, named as on the command line."""
+
+    command: Literal["cudnn-to-keras", "keras-to-cudnn"]
+    to: Literal["h5", "keras", "weights", "savedmodel", "graph", "checkpoint", "npz"] | None
+    target: Literal["keras3", "keras2"]
+    optimizer: Literal["convert", "drop"]
+    force: bool
+    in_place: bool
+    dry_run: bool
+    check: bool
+    names: Literal["tf1", "keras"]
+    ignore_dropout: bool
+    unroll: int | None

@@ -242,11 +242,13 @@ def publish_together(files: Sequence[tuple[Path, Path]]) -> None:
                         target.unlink(missing_ok=True)
                 _bring_back(aside)
                 raise
-            for directory in {target.parent for _, target in files}:
-                _flush_directory(directory)
-            for old, _ in aside:
-                with contextlib.suppress(OSError):
-                    old.unlink()
+            try:
+                for directory in {target.parent for _, target in files}:
+                    _flush_directory(directory)
+            finally:
+                for old, _ in aside:
+                    with contextlib.suppress(OSError):
+                        old.unlink()
 
 
 def publish_directory(temporary: Path, output: Path) -> None:
@@ -273,14 +275,16 @@ def _take_place(temporary: Path, output: Path) -> None:
         return
     if exchange(temporary, output):
         return
-    aside = [(_unused_name(output), output)]
+    aside = _unused_name(output)
     try:
-        os.rename(output, aside[0][0])
+        os.rename(output, aside)
         os.rename(temporary, output)
     except BaseException:
-        _bring_back(aside)
+        if not temporary.exists():
+            os.rename(output, temporary)
+        _bring_back([(aside, output)])
         raise
-    os.rename(aside[0][0], temporary)  # which is removed with the directory that it is in
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _bring_back(aside: Sequence[tuple[Path, Path]]) -> None:

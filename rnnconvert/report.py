@@ -10,10 +10,35 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.errors import DifferenceError
+from rnnconvert.errors import DifferenceError, NotConvertibleError
 from rnnconvert.plan import OptimizerPlan
 
 SCHEMA = 1
+EQUIVALENT = "equivalent"
+NOTHING_WRITTEN = "; nothing was written"
+"""How the message of a failed verification ends."""
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """What the input does not tell, and changes the numbers.
+
+    Attributes:
+        what: as the options name it, e.g. "forget_bias".
+        value: that was taken; None for none at all.
+        why: a sentence: which part of the model needs it, why this value, what it may be instead.
+    """
+
+    what: str
+    value: Any
+    why: str
+
+    def __str__(self) -> str:
+        """E.g. "forget_bias is 1.0"."""
+        return f"{self.what} is {'none' if self.value is None else self.value}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -21,7 +46,8 @@ class LevelResult:
     """Outcome of one level of verification; `reason` says why it was skipped.
 
     `worst` is the place of the worst element; `first_difference`, where a model failed, the first
-    layer in the order of execution whose output differs.
+    layer in the order of execution whose output differs. `excused` is a skipped level that leaves
+    no doubt: it was not asked for, or the model has nothing that it could run.
     """
 
     status: str
@@ -35,18 +61,27 @@ class LevelResult:
     worst: str | None = None
     seed: int | None = None
     first_difference: str | None = None
+    excused: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if value is not None}
+        found = {key: value for key, value in vars(self).items() if value is not None}
+        if not self.excused:
+            del found["excused"]
+        return found
 
     @classmethod
     def skipped(cls, reason: str, device: str | None = None) -> LevelResult:
         return cls("skipped", reason=reason, device=device)
 
     @classmethod
+    def nothing_to_run(cls, reason: str, device: str | None = None) -> LevelResult:
+        """Skipped because there is nothing of its kind to run, here or on any machine."""
+        return cls("skipped", reason=reason, device=device, excused=True)
+
+    @classmethod
     def not_asked(cls, verify: str) -> LevelResult:
         """For the levels below the one that `--verify` names."""
-        return cls.skipped(f"not asked for (--verify {verify})")
+        return cls.nothing_to_run(f"not asked for (--verify {verify})")
 
     @classmethod
     def of_all(cls, results: Sequence[LevelResult]) -> LevelResult:
@@ -111,7 +146,10 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a run of rnnconvert has to say of one input."""
+    """All that a run of rnnconvert has to say of one input.
+
+    With `assumptions`, the verdict "equivalent" becomes "equivalent, if forget_bias is 1.0".
+    """
 
     command: str
     input: FileInfo
@@ -126,6 +164,18 @@ class Report:
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     verdict: str = "unverified"
+    assumptions: tuple[Assumption, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.is_equivalent:
+            conditions = " and ".join(dict.fromkeys(str(each) for each in self.assumptions))
+            verdict = f"{EQUIVALENT}, if {conditions}" if conditions else EQUIVALENT
+            object.__setattr__(self, "verdict", verdict)
+
+    @property
+    def is_equivalent(self) -> bool:
+        """Whether the verdict is "equivalent", with a condition or without."""
+        return self.verdict.partition(",")[0] == EQUIVALENT
 
     @property
     def levels(self) -> list[tuple[str, LevelResult]]:
@@ -134,6 +184,65 @@ class Report:
             ("layers", self.layers_level),
             *(("model", level) for level in self.model_level),
         ]
+
+    @property
+    def proved(self) -> str:
+        """The deepest level that passed: "model", "layers", "weights" or "none".
+
+        The level `model` passed where all its parts did; a GPU that is not there is no part.
+        """
+        on_cpu = [level for level in self.model_level if not _is_missing_gpu(level)]
+        if on_cpu and all(level.status == "passed" for level in on_cpu):
+            return "model"
+        if self.layers_level.status == "passed":
+            return "layers"
+        return "weights" if self.weights_level.status == "passed" else "none"
+
+    @property
+    def depth(self) -> str:
+        """How deep the proof went, e.g. "whole model"; and what kept it from going there."""
+        if self.proved == "model":
+            return "whole model"
+        above = [("weights", self.weights_level), ("layers", self.layers_level)]
+        passed = ", ".join(name for name, level in above if level.status == "passed")
+        return f"{passed or 'nothing'}; the whole model was not run: {self._why_not_run()}"
+
+    def _why_not_run(self) -> str:
+        reasons = [
+            ": ".join(text for text in (level.detail, level.reason) if text)
+            for level in self.model_level
+            if level.status == "skipped" and not _is_missing_gpu(level)
+        ]
+        return "; ".join(dict.fromkeys(reasons)) or "not asked for"
+
+    def doubts(self, *, gpu: bool = False) -> list[str]:
+        """Sentences on what `--strict` does not let pass: assumptions, levels that could not run.
+
+        A level that was not asked for, or that has nothing to run in this kind of input, is none;
+        nor is a level above `model` where that passed.
+
+        Args:
+            gpu: a GPU was asked for, so that it counts like the CPU.
+        """
+        found = [f"{each}: {each.why}" for each in self.assumptions]
+        for name, level in self.levels:
+            covered = name != "model" and self.proved == "model"
+            if level.status != "skipped" or level.excused or covered:
+                continue
+            if gpu or not _is_missing_gpu(level):
+                found.append(f"level {name} could not run: {level.reason}")
+        return list(dict.fromkeys(found))
+
+    def raise_if_in_doubt(self, ending: str = "", *, gpu: bool = False) -> None:
+        """Raise for any doubt (`--strict`).
+
+        Raises:
+            NotConvertibleError: it carries the report.
+        """
+        doubts = self.doubts(gpu=gpu)
+        if doubts:
+            text = f"--strict: {'; '.join(doubts)}{ending}"
+            raise NotConvertibleError(text).with_report(self)
 
     def raise_if_different(self, ending: str = "") -> None:
         """Raise for the first level that failed.
@@ -163,13 +272,24 @@ class Report:
                 "layers": self.layers_level.to_dict(),
                 "model": [level.to_dict() for level in self.model_level],
             },
+            "assumptions": [each.to_dict() for each in self.assumptions],
             "warnings": list(self.warnings),
             "problems": list(self.problems),
             "verdict": self.verdict,
+            "proved": self.proved,
         }
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, default=str)
+
+
+def counted(number: int, one: str, several: str) -> str:
+    """The number with its noun: "1 merged bias", "2 merged biases"."""
+    return f"{number} {one if number == 1 else several}"
+
+
+def _is_missing_gpu(level: LevelResult) -> bool:
+    return level.device == "gpu" and level.status == "skipped"
 
 
 def head(command: str, info: FileInfo) -> dict[str, Any]:

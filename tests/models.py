@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "fixtures" / "keras"
@@ -69,6 +72,22 @@ REAL = sorted(
     for path in (SHARED / "real-models").glob("*")
     if path.is_file() and path.name not in ("README.md", "git_lfs_pointer.hdf5")
 )
+
+
+def _case(model: Model) -> str:
+    return model.path.parent.name
+
+
+NEWEST = {_case(model): model for model in OWN}.values()
+OLDEST = {_case(model): model for model in reversed(OWN)}.values()
+"""One fixture for each distinct case, by its newest and by its oldest writer."""
+
+
+def swept(items: Iterable[Any], default: Collection[Any]) -> list[Any]:
+    """For `parametrize`: all items; those not in `default` are tested by the sweeps only."""
+    return [
+        pytest.param(item, marks=() if item in default else pytest.mark.corpus) for item in items
+    ]
 
 
 _LONG = 50

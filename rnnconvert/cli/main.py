@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from rnnconvert.cli.explain import explain
+from rnnconvert.cli.groups import GroupedCommand, option_group
 from rnnconvert.cli.opaque import opaque
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
@@ -19,28 +20,27 @@ from rnnconvert.cli.workers import stop_on_sigterm
 from rnnconvert.errors import OutputError, UsageError
 
 INTERRUPTED = 130
+LEVELS = ["none", "weights", "layers", "model"]
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 Command = Callable[..., Any]
 
 
-def display_options(command: Command) -> Command:
-    """The options that every command has."""
-    for option in (
-        click.option("--debug", is_flag=True, help="Show tracebacks."),
-        click.option("-v", "--verbose", is_flag=True, help="Show every tensor and config change."),
-        click.option("-q", "--quiet", is_flag=True, help="Show errors only."),
-        click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same)."),
-        click.option("--json", "as_json", is_flag=True, help="Print the JSON report to stdout."),
-        click.option(
-            "--report",
-            type=click.Path(readable=False),
-            metavar="FILE",
-            help="Write the JSON report to FILE, also on failure; - is stdout.",
-        ),
-    ):
-        command = option(command)
-    return command
+display_options = option_group(
+    "Report and terminal",
+    click.option(
+        "--report",
+        type=click.Path(readable=False),
+        metavar="FILE",
+        help="Write the JSON report to FILE, also on failure; - is stdout.",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the JSON report to stdout."),
+    click.option("--no-color", is_flag=True, help="No colours (as NO_COLOR does)."),
+    click.option("-q", "--quiet", is_flag=True, help="Show errors only."),
+    click.option("-v", "--verbose", is_flag=True, help="Show every tensor and config change."),
+    click.option("--debug", is_flag=True, help="Show tracebacks."),
+)
+"""The options that every command has."""
 
 
 _PATHS = click.argument(
@@ -67,81 +67,76 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
         containers: that the output can be.
     """
 
-    def decorate(command: Command) -> Command:
-        for option in (
-            click.option(
-                "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True,
-                help="Inputs converted side by side.",
-            ),
-            click.option(
-                "--in-place", is_flag=True, help="Replace the input, by an atomic rename."
-            ),
-            click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
-            click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing."),
-            click.option(
-                "--check", is_flag=True,
-                help="Write nothing; exit 1 if any input needs conversion.",
-            ),
-            _choice("--optimizer", ["convert", "drop"], "convert",
-                    "What happens to optimizer state."),
-            _choice("--verify", ["none", "weights", "layers", "model"], "model",
-                    "How deep to verify."),
-            click.option(
-                "--to", type=click.Choice(containers),
-                help="The output's container. Default: as the input, or by the output's extension.",
-            ),
-            click.option(
-                "-o", "--output", "output_path", type=click.Path(readable=False), metavar="PATH",
-                help="Where to write; with several inputs a directory. "
-                f"Default: model.h5 -> model{suffix}.h5.",
-            ),
-            _PATHS,
-        ):  # fmt: skip
-            command = option(command)
-        return command
-
-    return decorate
-
-
-def max_bytes_option(command: Command) -> Command:
-    return click.option(
-        "--max-bytes", type=click.IntRange(1), metavar="N",
-        help="What parts of an input may take unpacked. Default: by the input's size.",
-    )(command)  # fmt: skip
-
-
-def verification_options(command: Command) -> Command:
-    """How models are compared: by the commands that convert, and by `verify`."""
-    for option in (
-        max_bytes_option,
+    options = option_group(
+        "What is written",
         click.option(
-            "--custom-objects", multiple=True, metavar="MODULE:NAME",
-            help="A class, function or dict of them that the model needs; it is imported.",
-        ),
-        click.option("--allow-code", is_flag=True, help="Run the code of Lambda layers."),
-        click.option("--atol", type=click.FloatRange(0), help="Absolute tolerance, added to it."),
-        click.option(
-            "--rtol", type=click.FloatRange(0),
-            help="Tolerance relative to the largest output. Default: by dtype and depth.",
+            "-o", "--output", "output_path", type=click.Path(readable=False), metavar="PATH",
+            help="Where to write; with several inputs a directory. "
+            f"Default: model.h5 -> model{suffix}.h5.",
         ),
         click.option(
-            "--timesteps", type=click.IntRange(1),
-            help="Length of inputs whose length the model leaves open. Default: 7.",
+            "--to", type=click.Choice(containers),
+            help="The output's container. Default: as the input, or by the output's extension.",
         ),
+        _choice("--optimizer", ["convert", "drop"], "convert", "What happens to optimizer state."),
         click.option(
-            "--batch", type=click.IntRange(1), help="Batch size of the inputs. Default: 3."
+            "--check", is_flag=True, help="Write nothing; exit 1 if any input needs conversion."
         ),
+        click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing."),
+        click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
+        click.option("--in-place", is_flag=True, help="Replace the input, by an atomic rename."),
         click.option(
-            "--seed", type=click.IntRange(0), default=0, show_default=True,
-            help="Of the random inputs.",
+            "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True,
+            help="Inputs converted side by side.",
         ),
-        _choice(
-            "--device", ["auto", "cpu", "gpu"], "auto",
-            "Where models run: the CPU always, a GPU too where there is one; gpu insists on it.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    )  # fmt: skip
+    return lambda command: _PATHS(options(command))
+
+
+MAX_BYTES = click.option(
+    "--max-bytes", type=click.IntRange(1), metavar="N",
+    help="What parts of an input may take unpacked. Default: by the input's size.",
+)  # fmt: skip
+_DEEPEST = "How deep to verify, each level with those before it."
+
+verification_options = option_group(
+    "Verification",
+    _choice(
+        "--device", ["auto", "cpu", "gpu"], "auto",
+        "Where models run: the CPU always, a GPU too where there is one; gpu insists on it.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(0), default=0, show_default=True,
+        help="Of the random inputs.",
+    ),
+    click.option("--batch", type=click.IntRange(1), help="Batch size of the inputs. Default: 3."),
+    click.option(
+        "--timesteps", type=click.IntRange(1),
+        help="Length of inputs whose length the model leaves open. Default: 7.",
+    ),
+    click.option(
+        "--rtol", type=click.FloatRange(0),
+        help="Tolerance relative to the largest output. Default: by dtype and depth.",
+    ),
+    click.option(
+        "--atol", type=click.FloatRange(0),
+        help="Absolute tolerance, added to that of --rtol; alone, the only one.",
+    ),
+    click.option(
+        "--allow-code", is_flag=True,
+        help="Run the code of Lambda layers, and graphs with ops that may do harm.",
+    ),
+    click.option(
+        "--custom-objects", multiple=True, metavar="MODULE:NAME",
+        help="A class, function or dict of them that the model needs; it is imported.",
+    ),
+    MAX_BYTES,
+    click.option(
+        "--strict", is_flag=True,
+        help="Fail (exit 4) on an assumption, or on a level that could not run.",
+    ),
+)  # fmt: skip
+"""How models are compared: by the commands that convert, and by `verify`."""
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -176,25 +171,28 @@ def cli() -> None:
     """
 
 
-@cli.command("cudnn-to-keras", context_settings=_CONTEXT)
+@cli.command("cudnn-to-keras", cls=GroupedCommand, context_settings=_CONTEXT)
 @conversion_options(
     ".portable", ["h5", "keras", "weights", "savedmodel", "graph", "checkpoint", "npz"]
 )
-@_choice(
-    "--names", ["tf1", "keras"], "tf1", "Checkpoints: names of the variables that are written."
-)
-@click.option(
-    "--ignore-dropout",
-    is_flag=True,
-    help="Graphs: lower training ops with dropout between their layers, without it.",
-)
-@click.option(
-    "--unroll", type=click.IntRange(1), metavar="T",
-    help="Graphs: no loops, for inputs of T time steps.",
+@option_group(
+    "What the output is like",
+    _choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both."),
+    _choice(
+        "--names", ["tf1", "keras"], "tf1", "Checkpoints: names of the variables that are written."
+    ),
+    click.option(
+        "--ignore-dropout", is_flag=True,
+        help="Graphs: lower training ops with dropout between their layers, without it.",
+    ),
+    click.option(
+        "--unroll", type=click.IntRange(1), metavar="T",
+        help="Graphs: no loops, for inputs of T time steps.",
+    ),
 )  # fmt: skip
-@stack_options
-@_choice("--target", ["keras3", "keras2"], "keras3", "Decides where one file can't serve both.")
+@option_group("Verification", _choice("--verify", LEVELS, "model", _DEEPEST))
 @verification_options
+@stack_options
 @display_options
 def cudnn_to_keras(**arguments: Any) -> None:
     """Convert CuDNNLSTM and CuDNNGRU layers to LSTM and GRU(reset_after=True).
@@ -215,8 +213,9 @@ def cudnn_to_keras(**arguments: Any) -> None:
     run_command(convert_all, {**arguments, "command": "cudnn-to-keras"})
 
 
-@cli.command("keras-to-cudnn", context_settings=_CONTEXT)
+@cli.command("keras-to-cudnn", cls=GroupedCommand, context_settings=_CONTEXT)
 @conversion_options(".cudnn", ["h5", "weights", "checkpoint"])
+@option_group("Verification", _choice("--verify", LEVELS, "model", _DEEPEST))
 @verification_options
 @stack_options
 @display_options
@@ -233,10 +232,13 @@ def keras_to_cudnn(**arguments: Any) -> None:
     run_command(convert_all, {**arguments, "command": "keras-to-cudnn"})
 
 
-@cli.command(context_settings=_CONTEXT)
+@cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
 @_PATHS
-@_choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the plan is for.")
-@max_bytes_option
+@option_group(
+    "What the plan is for",
+    _choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the output would be for."),
+    MAX_BYTES,
+)
 @stack_options
 @display_options
 def inspect(**arguments: Any) -> None:
@@ -246,10 +248,10 @@ def inspect(**arguments: Any) -> None:
     run_command(inspect_all, arguments)
 
 
-@cli.command(context_settings=_CONTEXT)
+@cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
 @click.argument("original", type=click.Path(path_type=Path, readable=False))
 @click.argument("converted", type=click.Path(path_type=Path, readable=False))
-@_choice("--verify", ["weights", "layers", "model"], "model", "How deep to compare.")
+@option_group("Verification", _choice("--verify", LEVELS[1:], "model", _DEEPEST))
 @verification_options
 @stack_options
 @display_options

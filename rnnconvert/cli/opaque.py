@@ -8,6 +8,7 @@ needed: the help must not wait for numpy.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -69,7 +70,7 @@ _FILES = _options(
 )  # fmt: skip
 _DISPLAY = _options(
     click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout."),
-    click.option("--no-color", is_flag=True, help="No colours (NO_COLOR does the same)."),
+    click.option("--no-color", is_flag=True, help="No colours (as NO_COLOR does)."),
     click.option("-q", "--quiet", is_flag=True, help="Show errors only."),
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
@@ -133,8 +134,11 @@ def _size(output: Output, **given: Any) -> int:
         "elements": shape.size,
         "bytes": {dtype: shape.size * width for dtype, width in _BYTES.items()},
     }
-    lines = [f"elements  {shape.size:,}"]
-    lines += [f"{dtype}   {shape.size * width:,} bytes" for dtype, width in _BYTES.items()]
+    separator = "," if sys.stdout.isatty() else ""  # a script wants digits that it can compute with
+    lines = [f"elements  {shape.size:{separator}}"]
+    lines += [
+        f"{dtype}   {shape.size * width:{separator}} bytes" for dtype, width in _BYTES.items()
+    ]
     _print(output, document, "\n".join(lines))
     return 0
 

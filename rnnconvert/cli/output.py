@@ -13,6 +13,7 @@ from rich.console import Console
 
 from rnnconvert.cli.tables import (
     class_of,
+    conclusion,
     file_line,
     formula,
     level_line,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rnnconvert.lowering import CudnnOp
     from rnnconvert.options import Options
     from rnnconvert.plan import SiteChange
-    from rnnconvert.report import Report
+    from rnnconvert.report import Assumption, Report
 
 _WIDE = 125
 """Width from which the table has room for the formula of the number of weights."""
@@ -94,6 +95,7 @@ class Output:
     def conversion(self, report: Report, options: Options, *, failed: bool) -> None:
         self._documents.append(report.to_dict())
         self._warnings(report.warnings)
+        self._assumptions(report.assumptions)
         if self._json or self.quiet or failed:
             return
         self._out.print(f"[bold]{printable(report.input.path)}[/]  {file_line(report.input)}")
@@ -121,17 +123,23 @@ class Output:
         for name, level in report.levels:
             self._out.print(f"  {level_line(name, level)}")
         if report.output is None:
-            self._out.print("  [green]would be written[/] (dry run, nothing was written)")
+            self._out.print(
+                "  [green]would be written[/] (dry run, nothing was written), "
+                f"{conclusion(report)}",
+                soft_wrap=True,
+            )
         else:
             self._out.print(
                 f"  [green]written[/] {printable(report.output.path)} "
-                f"({report.output.bytes:,} bytes), {report.verdict}"
+                f"({report.output.bytes:,} bytes), {conclusion(report)}",
+                soft_wrap=True,
             )
 
     def inspection(self, found: Inspection | CheckpointInspection | GraphInspection) -> None:
         """The result of `inspect`."""
         self._documents.append(found.to_dict())
         self._warnings(found.warnings)
+        self._assumptions(getattr(found, "assumptions", ()))
         if self._json or self.quiet:
             return
         self._out.print(f"[bold]{printable(found.input.path)}[/]  {file_line(found.input)}")
@@ -155,6 +163,7 @@ class Output:
     def comparison(self, report: Report, earlier: Path | None) -> None:
         """The result of `verify`."""
         self._documents.append(report.to_dict())
+        self._assumptions(report.assumptions)
         if self._json or self.quiet:
             return
         for info in (report.input, report.output):
@@ -163,7 +172,7 @@ class Output:
             self._out.print(f"  [green]ok[/] the files are those of {printable(earlier)}")
         for name, level in report.levels:
             self._out.print(f"  {level_line(name, level)}")
-        self._out.print(f"  {report.verdict}")
+        self._out.print(f"  {conclusion(report)}", soft_wrap=True)
 
     def take_existing_report(self) -> Path | None:
         """The file of `--report` if it exists: then it is to be read, and not to be replaced."""
@@ -177,6 +186,8 @@ class Output:
 
         for line in variable_lines(found.found):
             self._out.print(f"  {printable(line)}", soft_wrap=True)
+        if found.origin:
+            self._out.print(f"  {found.origin}")
         own = {name for stack in found.found.stacks for name in stack.variables}
         own |= {slot.variable for stack in found.found.stacks for slot in stack.slots}
         others = [name for name in found.variables if name not in own]
@@ -185,15 +196,13 @@ class Output:
         self._out.print(
             f"  {len(others)} other variables: {printable(', '.join(shown))}{more}", soft_wrap=True
         )
-        self._stacks(found.layers)
+        if found.layers:
+            self._stacks(found.layers)
         for problem in found.found.problems:
             self._out.print(f"  [red]can't be converted:[/] {printable(problem)}", soft_wrap=True)
-        if found.verdict == "convertible":
-            self._out.print("  [green]convertible[/]")
-        elif not found.found.problems:
-            self._out.print(
-                "  nothing of cuDNN in it; --to keras makes Keras models of TF1's cells"
-            )
+        if found.conclusion:
+            color = "green" if found.verdict == "convertible" else "default"
+            self._out.print(f"  [{color}]{found.conclusion}[/]", soft_wrap=True)
 
     def _stacks(self, layers: Sequence[StackLayer]) -> None:
         from rnnconvert.cli.stacks import rows
@@ -323,6 +332,12 @@ class Output:
         if not self.quiet:
             for warning in warnings:
                 self._err.print(f"[yellow]warning:[/] {printable(warning)}", soft_wrap=True)
+
+    def _assumptions(self, assumptions: tuple[Assumption, ...]) -> None:
+        if not self.quiet:
+            for each in assumptions:
+                self._err.print(f"[yellow]assumed:[/] {printable(each)} ({printable(each.why)})",
+                                soft_wrap=True)  # fmt: skip
 
     def _points(self, points: tuple[str, ...]) -> None:
         for point in points:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+from rnnconvert.cli.groups import option_group
 
 if TYPE_CHECKING:
     from rnnconvert.inspection.checkpoints import StackLayer
     from rnnconvert.tf1.stack import Found
 
-Command = Callable[..., Any]
+ACTIVATIONS = ["tanh", "relu", "sigmoid", "elu", "selu", "softplus", "softsign", "linear"]
 CELLS = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
 
 
-def stack_options(command: Command) -> Command:
-    """What a TensorFlow checkpoint does not tell of its RNN stacks."""
-    for option in (
-        click.option("--activation", type=click.Choice(["tanh", "relu"]),
-                     help="Checkpoints: of a BasicRNNCell. Default: tanh."),
-        click.option("--forget-bias", type=float,
-                     help="Checkpoints: what an LSTM cell adds. Default: its class'."),
-        click.option("--direction", type=click.Choice(["unidirectional", "bidirectional"]),
-                     help="Checkpoints: of a buffer without a graph."),
-        click.option("--input-size", type=click.IntRange(1), help="Checkpoints: the same."),
-        click.option("--units", "num_units", type=click.IntRange(1), help="Checkpoints: the same."),
-        click.option("--layers", "num_layers", type=click.IntRange(1),
-                     help="Checkpoints: the same."),
-        click.option("--cell", type=click.Choice(CELLS), help="Checkpoints: the same."),
-        click.option("--scope", help="Checkpoints: only the RNN stack in this scope."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_HEADING = "TensorFlow 1 checkpoints and buffers: what the file does not tell"
+
+
+stack_options = option_group(
+    _HEADING,
+    click.option("--scope", help="Convert only the RNN stack in this scope."),
+    click.option("--cell", type=click.Choice(CELLS),
+                 help="Cell of cuDNN's buffer. Needed where no graph (.meta) tells it."),
+    click.option("--layers", "num_layers", type=click.IntRange(1),
+                 help="Number of layers in cuDNN's buffer."),
+    click.option("--units", "num_units", type=click.IntRange(1),
+                 help="Units of each layer in cuDNN's buffer."),
+    click.option("--input-size", type=click.IntRange(1),
+                 help="Features of one time step of the first layer's input."),
+    click.option("--direction", type=click.Choice(["unidirectional", "bidirectional"]),
+                 help="Whether cuDNN's buffer holds one direction or two."),
+    click.option("--forget-bias", type=float,
+                 help="What an LSTM cell adds to its forget gate. "
+                 "Default: as the graph says, else 1."),
+    click.option("--activation", type=click.Choice(ACTIVATIONS),
+                 help="Activation of a cell that has a choice (of a BasicRNNCell tanh or relu). "
+                 "Default: as the graph says, else tanh."),
+)  # fmt: skip
 
 
 def rows(layers: Sequence[StackLayer]) -> list[list[str]]:
@@ -57,6 +64,9 @@ def variable_lines(found: Found) -> list[str]:
         both = "" if stack.direction == "unidirectional" else ", bidirectional"
         sizes = f"{stack.num_layers} x {stack.num_units} units on {stack.input_size} inputs"
         lines.append(f"{stack.scope}: {stack.cell}, {sizes}{both}, {stack.dtype}")
+        if stack.told is not None:
+            added = "" if stack.cell != "lstm" else f"forget_bias {stack.forget_bias}, "
+            lines.append(f"  {added}activation {stack.function} (of the graph beside it, .meta)")
         if stack.opaque is not None:
             lines.append(f"  {stack.opaque}: opaque buffer of {stack.shape.size:,} values")
         lines += [f"  {name}" for place in stack.places for name in place.tensors.values()]

@@ -9,7 +9,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from rnnconvert.plan import Plan, SiteChange
-    from rnnconvert.report import LevelResult
+    from rnnconvert.report import LevelResult, Report
 
 
 def printable(text: object) -> str:
@@ -102,6 +102,13 @@ def level_line(name: str, level: LevelResult) -> str:
     engine = f", {level.engine}" if level.engine else ""
     told = ": ".join(part for part in (level.detail, level.reason) if part)
     return text + printable(told + engine)
+
+
+def conclusion(report: Report) -> str:
+    """The verdict, and how deep it was proved."""
+    if not report.is_equivalent:
+        return printable(report.verdict)
+    return printable(f"{report.verdict} ({report.depth})")
 
 
 def verdict_line(plan: Plan) -> str:

@@ -68,11 +68,13 @@ def _run(original: Path, converted: Path, options: Options, earlier: Path | None
         report = keras.compare((original, first), (converted, second), options, check)
     else:
         raise NotConvertibleError(f"can't be compared: {first.title} and {second.title}")
-    return _conclude(report)
+    return _conclude(report, options)
 
 
-def _conclude(report: Report) -> Report:
+def _conclude(report: Report, options: Options) -> Report:
     report.raise_if_different()
+    if options.strict:
+        report.raise_if_in_doubt(gpu=options.device == "gpu")
     if all(level.status == "skipped" for _, level in report.levels):
         reasons = dict.fromkeys(str(level.reason) for _, level in report.levels)
         error = NotConvertibleError(f"can't be compared: {'; '.join(reasons)}")

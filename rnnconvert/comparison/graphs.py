@@ -40,7 +40,7 @@ def compare(
     found = []
     for path in (original, converted):
         with errors_of(path):
-            found.append(inspection.run(path, kind, hashes=options.hashes))
+            found.append(inspection.run(path, kind, options))
     check(found[0].input, found[1].input)
     report = Report(
         "verify",
@@ -49,7 +49,7 @@ def compare(
         layers=tuple(inspection.LoweredOp(op) for op in found[0].ops),
         verdict="equivalent",
         weights_level=_check_weights(original, converted, kind),
-        layers_level=LevelResult.skipped("graphs are compared by their signatures"),
+        layers_level=LevelResult.nothing_to_run("graphs are compared by their signatures"),
         model_level=(LevelResult.not_asked(options.verify),),
     )
     if options.verify != "model":

@@ -6,13 +6,14 @@ Datasets of a hostile or damaged file may share bytes, so that writing one chang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.h5_stream import path_of
 from rnnconvert.errors import UnreadableInputError
 
 _BLOCK = 2**22
@@ -70,7 +71,7 @@ def difference(
         if not _is_there(written, path):
             return f"{path} is missing"
         there = written[path] if path else written
-        name = _other_attribute(here, there, lambda key, path=path: ignored(path, key))
+        name = _other_attribute(here, there, partial(ignored, path))
         if name is not None:
             return f"the attribute {name} of {path or '/'} is another"
         is_data = isinstance(here, h5py.Dataset)
@@ -82,7 +83,13 @@ def difference(
 def _objects(file: h5py.File) -> list[tuple[str, Any]]:
     """Every object that a file holds itself, by one path each; "" is the root."""
     found: list[tuple[str, Any]] = [("", file)]
-    file.visititems(lambda path, item: found.append((path, item)))
+
+    def visit(path: str | bytes, item: Any) -> None:
+        if isinstance(path, bytes):
+            raise UnreadableInputError(f"refused as unsafe: the name {path!r} in the file")
+        found.append((path, item))
+
+    file.visititems(visit)
     return found
 
 
@@ -126,10 +133,8 @@ def _same_bytes(here: h5py.Dataset, there: h5py.Dataset) -> bool:
     starts = [dataset.id.get_offset() for dataset in (here, there)]
     size = here.id.get_storage_size()
     if None in starts or size != there.id.get_storage_size():
-        return (
-            here.shape is None or np.asarray(here[()]).tobytes() == np.asarray(there[()]).tobytes()
-        )
-    paths = [Path(dataset.file.filename) for dataset in (here, there)]
+        return here.shape is None or bool(_equal(np.asarray(here[()]), np.asarray(there[()])))
+    paths = [path_of(dataset.file) for dataset in (here, there)]
     with paths[0].open("rb") as one, paths[1].open("rb") as other:
         one.seek(starts[0])
         other.seek(starts[1])

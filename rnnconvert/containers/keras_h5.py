@@ -73,7 +73,7 @@ class KerasH5:
             )
         raise UnreadableInputError(
             "an HDF5 file, but no Keras model: expected the attribute model_config or layer_names, "
-            f"found the groups {', '.join(list(self.file)[:5]) or 'none'}"
+            f"found the groups {', '.join(safe_h5.names(self.file)[:5]) or 'none'}"
         )
 
     @property
@@ -117,52 +117,43 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
-        require_apart(self._listed(names))
-        found: dict[str, list[Tensor]] = {}
-        for name in names:
-            group = safe_h5.get_group(self.weights, name)
-            found[name] = [
-                self._tensor(group, f"{self.prefix}{name}", weight)
-                for weight in safe_h5.strings(group, "weight_names") or []
-            ]
-        return found
+        stored = self._stored(names)
+        require_apart(
+            dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
+        )
+        return {
+            name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
+            for name, found in stored.items()
+        }
 
-    def _listed(self, names: list[str]) -> Iterator[h5py.Dataset]:
-        """Every dataset that the file lists, as long as they are no more than it can hold."""
+    def _stored(self, names: list[str]) -> dict[str, list[tuple[str, h5py.Dataset]]]:
+        """The datasets that each group lists, as long as they are no more than the file can hold.
+
+        Raises:
+            UnreadableInputError: they are.
+        """
         size = self.path.stat().st_size
         listed = needed = 0
-        for group in self._owners(names):
-            weights = safe_h5.strings(group, "weight_names") or []
-            listed += 1 + len(weights)
+        stored = {}
+        for name in names:
+            stored[name] = _datasets(safe_h5.get_group(self.weights, name))
+            listed += 1 + len(stored[name])
+            needed += sum(dataset.nbytes for _, dataset in stored[name])
             if listed * _LEAST_BYTES > size:
                 raise UnreadableInputError("refused as unsafe: it lists more tensors than it holds")
-            for weight in weights:
-                dataset = safe_h5.get_dataset(group, weight)
-                needed += dataset.nbytes
-                yield dataset
         charge_arrays(needed, size, "its tensors")
-
-    def _owners(self, names: list[str]) -> Iterator[h5py.Group]:
-        """The groups whose datasets are the model's weights, and those of its optimizer."""
-        for name in names:
-            yield safe_h5.get_group(self.weights, name)
-        if safe_h5.has(self.file, OPTIMIZER):
-            yield safe_h5.get_group(self.file, OPTIMIZER)
+        return stored
 
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
         """The optimizer's variables, in the file's order."""
+        return [_tensor(OPTIMIZER, *each) for each in self._of_optimizer]
+
+    @cached_property
+    def _of_optimizer(self) -> list[tuple[str, h5py.Dataset]]:
         if not safe_h5.has(self.file, OPTIMIZER):
             return []
-        group = safe_h5.get_group(self.file, OPTIMIZER)
-        names = safe_h5.strings(group, "weight_names") or []
-        return [self._tensor(group, OPTIMIZER, name) for name in names]
-
-    def _tensor(self, group: h5py.Group, prefix: str, name: str) -> Tensor:
-        dataset = safe_h5.get_dataset(group, name)
-        return Tensor(
-            f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name
-        )
+        return _datasets(safe_h5.get_group(self.file, OPTIMIZER))
 
     def read(self, path: str) -> np.ndarray[Any, Any]:
         return np.asarray(safe_h5.get_dataset(self.file, path)[()])
@@ -190,6 +181,16 @@ class KerasH5:
         if offset is None:
             return lambda: dataset[...] if is_read_whole(dataset) else dataset
         return partial(_read_raw, self.path, offset, dataset.dtype, dataset.shape)
+
+
+def _datasets(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
+    """The variables of a layer or of an optimizer, by their names in its group."""
+    names = safe_h5.strings(group, "weight_names") or []
+    return [(name, safe_h5.get_dataset(group, name)) for name in names]
+
+
+def _tensor(prefix: str, name: str, dataset: h5py.Dataset) -> Tensor:
+    return Tensor(f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name)
 
 
 def _read_raw(
@@ -330,7 +331,7 @@ def extract_weights(model: Path, target: Path) -> None:
     """Write the weights of a whole-model file as a weights-only file (`--to weights`)."""
     with safe_h5.open_h5(model) as source, safe_h5.open_h5(target, "w") as file:
         weights = safe_h5.get_group(source, "model_weights")
-        for name in weights:
+        for name in safe_h5.names(weights):
             weights.copy(safe_h5.get_member(weights, name), file, name)
         for key, value in weights.attrs.items():
             file.attrs[key] = value

@@ -39,7 +39,8 @@ from rnnconvert.errors import (
     errors_of,
 )
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
-from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.training import translate
+from rnnconvert.keras_config.training_optimizer import Untranslatable
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, parse_version
 
 _CONFIG = "config.json"
@@ -298,7 +299,10 @@ def _training_config(compiled: Any, version: str) -> tuple[Config | None, list[s
     try:
         training = {key: value for key, value in compiled.items() if key != "optimizer"}
         training["optimizer_config"] = _optimizer_config(compiled["optimizer"])
-        return training if _major(version) < 3 else translate(training), []
+        if _major(version) < 3:
+            return training, []
+        translated, left = translate(training, keras_version=version)
+        return translated, [f"left out of the training config: {text}" for text in left]
     except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         return None, [
             f"how the model was compiled is left out ({error}); call model.compile(...) to train"

@@ -34,7 +34,14 @@ from rnnconvert.errors import (
     UsageError,
 )
 from rnnconvert.frameworks import CannotRun, import_keras
-from rnnconvert.inspection.checkpoints import describe, open_stacks, stack_layers, warnings_of
+from rnnconvert.inspection.checkpoints import (
+    THE_WAY,
+    assumptions_of,
+    describe,
+    open_stacks,
+    origin,
+    stack_layers,
+)
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options
 from rnnconvert.plan import OptimizerPlan, Plan
@@ -47,9 +54,10 @@ from rnnconvert.publish import (
     temporary_file,
     write_errors,
 )
-from rnnconvert.report import FileInfo, LevelResult, Report
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.load import load_weights
+from rnnconvert.tf1.names import OBJECT_SUFFIX
 from rnnconvert.tf1.rewrite import (
     Rewritten,
     rewrite,
@@ -87,13 +95,16 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         options.command,
         describe(source, checkpoint, options.hashes),
         layers=stack_layers(found, layout),
-        warnings=warnings_of(found),
+        warnings=found.warnings,
+        assumptions=assumptions_of(found),
         problems=found.problems,
     )
     skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
     found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
     if options.is_inverse:
         found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
+    if to == "checkpoint" and not options.is_inverse:
+        found = replace(found, problems=(*found.problems, *_restored_by_object(found.stacks)))
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
         error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
@@ -102,7 +113,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         )
     needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
-        return replace(report, verdict="nothing-to-convert")
+        return replace(report, verdict="nothing-to-convert", assumptions=())
     if options.check:
         return report
     job = _Job(checkpoint, found.stacks, options)
@@ -127,6 +138,10 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     """Stacks that cuDNN has no mode for."""
     found = []
     for stack in stacks:
+        if stack.cell in ("lstm", "gru") and stack.function != "tanh":
+            found.append(
+                f"{stack.scope}: its activation is {stack.function}, cuDNN's {stack.cell} has tanh"
+            )
         try:
             layouts.find("cudnn", stack.cell)
         except NotConvertibleError as error:
@@ -134,11 +149,24 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     return found
 
 
+def _restored_by_object(stacks: Sequence[Stack]) -> list[str]:
+    """CuDNN layers of Keras that are restored along an object graph, where plain ones differ."""
+    return [
+        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, and a plain "
+        "layer keeps its weights in an object that a CuDNN layer has not (its cell); take --to h5, "
+        "keras or npz"
+        for stack in stacks
+        if stack.is_cudnn and any(name.endswith(OBJECT_SUFFIX) for name in stack.variables)
+    ]
+
+
 def _no_stack(checkpoint: Checkpoint) -> str:
     names = ", ".join(list(checkpoint.variables)[:4])
+    more = f"; it is {origin(checkpoint.variables)}: {THE_WAY}"
     return (
-        f"no cuDNN layer and no RNN cell of TensorFlow 1 among its {len(checkpoint.variables)} "
-        f"variables ({names}, ...)"
+        "no cuDNN layer, no RNN cell of TensorFlow 1 and no LSTM, GRU or SimpleRNN of Keras among "
+        f"its {len(checkpoint.variables)} variables ({names}, ...)"
+        + (more if origin(checkpoint.variables) else "")
     )
 
 
@@ -205,6 +233,8 @@ class _Job:
             with write_errors(output):
                 written, rewritten = self._fill(temporaries)
             report = self._verify(report, written, temporaries)
+            if self.options.strict:
+                report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=self.options.device == "gpu")
             report = replace(report, optimizer=_optimizer(rewritten))
             info = self._output_info(output, temporaries)
             if self.options.dry_run:
@@ -310,7 +340,9 @@ class _Job:
     ) -> list[RnnWeights]:
         h5 = file if self.to == "h5" else file.with_suffix(".h5")
         try:
-            places = keras_writer.write_stack(h5, stack.scope, _layers(stack, weights))
+            places = keras_writer.write_stack(
+                h5, stack.scope, _layers(stack, weights), stack.function
+            )
             keras = layouts.find("keras", stack.cell)
             with open_keras_h5(h5) as opened:
                 written = [
@@ -352,7 +384,7 @@ class _Job:
             model_level=tuple(models),
             verdict="equivalent",
         )
-        report.raise_if_different("; nothing was written")
+        report.raise_if_different(NOTHING_WRITTEN)
         return report
 
     def _merges(self, stack: Stack) -> bool:
@@ -363,7 +395,7 @@ class _Job:
     def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
         if self.to not in ("h5", "keras"):
             reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
-            return [LevelResult.skipped(reason, "cpu")]
+            return [LevelResult.nothing_to_run(reason, "cpu")]
         try:
             import_keras()
         except CannotRun as error:

@@ -10,7 +10,14 @@ from pathlib import Path
 from rnnconvert import lowering
 from rnnconvert.containers.keras_savedmodel import has_keras_config
 from rnnconvert.errors import NotConvertibleError, OutputError, UsageError
-from rnnconvert.inspection.graphs import LoweredOp, describe, only_rebuilds, require_tensorflow
+from rnnconvert.inspection.graphs import (
+    LoweredOp,
+    describe,
+    lowering_options,
+    only_rebuilds,
+    require_tensorflow,
+    without_effect,
+)
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
 from rnnconvert.publish import (
@@ -23,7 +30,7 @@ from rnnconvert.publish import (
     temporary_directory,
     write_errors,
 )
-from rnnconvert.report import LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
 _REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
@@ -46,26 +53,18 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     info = describe(source, kind, options.hashes)
     report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
                     model_level=(skipped,))  # fmt: skip
+    if options.check:
+        planned = lowering.plan_model(source, options=lowering_options(options))
+        return _told(report, planned, source, kind, options)
     output = _output_path(source, output, kind)
-    writes = not (options.dry_run or options.check)
+    writes = not options.dry_run
     _check_output(source, output, kind, force=options.force or not writes)
     with temporary_directory(output.parent if writes else scratch_directory()) as work:
         target = work / output.name
         with write_errors(output):
             files = lower(source, target, kind, options)
-        report = replace(
-            report,
-            layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
-            warnings=files.warnings,
-        )
+        report = _told(report, files, source, kind, options)
         if not files.lowered:
-            if _only_rebuilds(source, kind):
-                raise NotConvertibleError(
-                    "a Keras model with CuDNN layers, saved without its functions "
-                    "(save_traces=False), so there is no graph to lower; --to keras rebuilds it"
-                ).with_report(replace(report, verdict="not-convertible"))
-            return replace(report, verdict="nothing-to-convert")
-        if options.check:
             return report
         report = _verify(report, source, target, kind, options)
         result = replace(describe(target, kind, options.hashes), path=str(output))
@@ -73,6 +72,29 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             return report
         _publish(target, output, kind)
     return replace(report, output=result)
+
+
+def _told(
+    report: Report, files: lowering.LoweredFiles, source: Path, kind: Kind, options: Options
+) -> Report:
+    """The report with the ops that are lowered and left; its verdict where nothing is lowered.
+
+    Raises:
+        NotConvertibleError: nothing, though the model has CuDNN layers.
+    """
+    report = replace(
+        report,
+        layers=tuple(LoweredOp(op) for op in (*files.lowered, *files.left)),
+        warnings=(*files.warnings, *without_effect(options)),
+    )
+    if files.lowered:
+        return report
+    if _only_rebuilds(source, kind):
+        raise NotConvertibleError(
+            "a Keras model with CuDNN layers, saved without its functions (save_traces=False), "
+            "so there is no graph to lower; --to keras rebuilds it"
+        ).with_report(replace(report, verdict="not-convertible"))
+    return replace(report, verdict="nothing-to-convert")
 
 
 def _only_rebuilds(source: Path, kind: Kind) -> bool:
@@ -92,17 +114,13 @@ def require_gpu(kind: Kind, options: Options) -> None:
 
 def lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
     """Write the lowered graph to `target`, which is of the same kind."""
-    chosen = _lowering_options(options)
+    chosen = lowering_options(options)
     if kind is Kind.SAVED_MODEL:
         target.mkdir()
         return lowering.lower_saved_model_dir(source, target, options=chosen)
     if kind is Kind.GRAPH:
         return lowering.lower_frozen_graph(source, target, options=chosen)
     return lowering.lower_meta_graph_file(source, target, options=chosen)
-
-
-def _lowering_options(options: Options) -> lowering.Options:
-    return lowering.Options(ignore_dropout=options.ignore_dropout, unroll=options.unroll)
 
 
 # --- files ----------------------------------------------------------------------------------
@@ -208,7 +226,9 @@ def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Opt
         report = replace(report, layers_level=_check_ops(source, target, options))
     if options.verify == "model":
         report = replace(report, model_level=run_signatures(source, target, kind, options))
-    report.raise_if_different("; nothing was written")
+    report.raise_if_different(NOTHING_WRITTEN)
+    if options.strict:
+        report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=options.device == "gpu")
     return report
 
 
@@ -248,16 +268,19 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
         source,
         lowered=target,
         choices=_choices(options),
-        options=_lowering_options(options),
+        options=lowering_options(options),
+        allow_code=options.permissions.allow_code,
     )
     if not results:
-        return LevelResult.skipped("none of the lowered ops computes a layer's outputs")
+        return LevelResult.nothing_to_run("none of the lowered ops computes a layer's outputs")
     level = LevelResult.of_all(
         [_level("", result, "tensorflow against the float64 reference") for result in results]
     )
     counts = Counter(result.status for result in results)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    return replace(level, detail=f"ops one by one: {told}")
+    reason = None if options.permissions.allow_code else lowering.why_not_run(source)
+    alone = f"; with the files' parameters, the model was not run: {reason}" if reason else ""
+    return replace(level, detail=f"ops one by one: {told}{alone}")
 
 
 def run_signatures(
@@ -271,22 +294,24 @@ def run_signatures(
     """
     choices = _choices(options)
     if kind is Kind.META_GRAPH:
-        results = lowering.verify_meta_graph(source, target, choices=choices)
-        levels = [_level(f"op {result.signature}", result, _REFERENCE) for result in results]
+        results = lowering.verify_meta_graph(
+            source, target, choices=choices, allow_code=options.permissions.allow_code
+        )
+        levels = [_level("op", result, _REFERENCE) for result in results]
         no_gpu: str | None = "MetaGraphs are run on the CPU only"
     else:
-        levels = _signatures(source, target, kind, choices, "reference")
+        levels = _signatures(source, target, kind, options, "reference")
         no_gpu = no_tensorflow_gpu()
-    levels = levels or [LevelResult.skipped("the model has no signature to run", "cpu")]
+    levels = levels or [LevelResult.nothing_to_run("the model has no signature to run", "cpu")]
     if options.device == "cpu":
         return tuple(levels)
     if no_gpu:
         return (*levels, LevelResult.skipped(no_gpu, "gpu"))
-    return (*levels, *_signatures(source, target, kind, choices, "gpu"))
+    return (*levels, *_signatures(source, target, kind, options, "gpu"))
 
 
 def _signatures(
-    source: Path, target: Path, kind: Kind, choices: lowering.Choices, original_on: str
+    source: Path, target: Path, kind: Kind, options: Options, original_on: str
 ) -> list[LevelResult]:
     verify = {
         Kind.SAVED_MODEL: lowering.verify_saved_model,
@@ -295,16 +320,21 @@ def _signatures(
     engine, device = _REFERENCE, "cpu"
     if original_on == "gpu":
         engine, device = "tensorflow, the original on cuDNN, TF32 off", "gpu"
-    return [
-        _level(f"signature {result.signature}", result, engine, device)
-        for result in verify(source, target, choices=choices, original_on=original_on)
-    ]
+    results = verify(
+        source,
+        target,
+        choices=_choices(options),
+        original_on=original_on,
+        allow_code=options.permissions.allow_code,
+    )
+    return [_level("signature", result, engine, device) for result in results]
 
 
 def _level(
     what: str, result: lowering.SignatureResult, engine: str, device: str = "cpu"
 ) -> LevelResult:
+    detail = f"{what} {result.signature}" if what and result.signature else ""
     return LevelResult(
-        result.status, detail=what, reason=result.reason, device=device, engine=engine,
+        result.status, detail=detail, reason=result.reason, device=device, engine=engine,
         max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
     )  # fmt: skip

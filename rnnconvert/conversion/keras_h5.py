@@ -31,12 +31,10 @@ from rnnconvert.publish import (
     temporary_file,
     write_errors,
 )
-from rnnconvert.report import FileInfo, LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
 from rnnconvert.verification.model_level import check_everywhere
-
-_NOTHING_WRITTEN = "; nothing was written"
 
 
 def run(source: Path, output: Path | None, options: Options, *, like: str | None = None) -> Report:
@@ -80,6 +78,8 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
             with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
+                if options.strict:
+                    report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=options.device == "gpu")
                 _require_unchanged(source, before)
                 info = _output_info(final, output, to, file, options)
                 if not options.dry_run:
@@ -211,7 +211,7 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     warnings = (*report.warnings, *suspicions)
     report = replace(report, weights_level=weights, layers_level=layers, warnings=warnings,
                      verdict="equivalent")  # fmt: skip
-    report.raise_if_different(_NOTHING_WRITTEN)
+    report.raise_if_different(NOTHING_WRITTEN)
     return report
 
 
@@ -225,14 +225,24 @@ def _verify_model(
     """
     if options.verify != "model":
         return replace(report, model_level=(LevelResult.not_asked(options.verify),))
+    if file.container == keras_h5.WEIGHTS:
+        level = LevelResult.nothing_to_run("a weights-only file holds no architecture", "cpu")
+        return replace(report, model_level=(level,))
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs),
+            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
         )  # fmt: skip
     report = replace(report, model_level=levels)
-    report.raise_if_different(_NOTHING_WRITTEN)
+    report.raise_if_different(NOTHING_WRITTEN)
     return report
+
+
+def _loaded_in(written: Path, options: Options) -> str:
+    """The Keras that the file was written for; CuDNN layers are for one that is not there."""
+    if options.is_inverse:
+        return "any"
+    return "keras3" if written.suffix == ".keras" else options.target
 
 
 def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:

@@ -35,7 +35,7 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
         if kind in GRAPHS:
             from rnnconvert.inspection import graphs
 
-            return graphs.run(path, kind, hashes=options.hashes)
+            return graphs.run(path, kind, options)
         from rnnconvert.inspection import keras
 
         return keras.run(path, kind, target=options.target, hashes=options.hashes)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
+from rnnconvert.containers.object_graph import GRAPH_KEY
 from rnnconvert.options import Options
-from rnnconvert.report import FileInfo, head
+from rnnconvert.report import Assumption, FileInfo, head
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.stack import Found, Stack
+
+THE_WAY = (
+    "in the code that made the model, load it by model.load_weights(PREFIX) with the Keras that "
+    "wrote it, and save it by model.save_weights('model.weights.h5')"
+)
+"""How an object-based checkpoint becomes a file that this program and Keras 3 read."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,8 @@ class StackLayer:
     def to_dict(self) -> dict[str, Any]:
         stack, width = self.stack, self.stack.input_dim(self.layer)
         cell = layouts.CELLS[stack.cell]
-        two = 2 if stack.is_cudnn else 1
+        is_after = self.source_layout == "keras" and stack.cell == "gru"
+        two = 2 if stack.is_cudnn or is_after else 1
         count = layouts.parameter_count
 
         return {
@@ -80,16 +89,45 @@ class CheckpointInspection:
         variables: of the checkpoint, name to shape.
         found: its RNN stacks, warnings and problems.
         layers: one entry for each direction of each layer.
+        missing: files that hold values and are not there.
     """
 
     input: FileInfo
     variables: dict[str, tuple[int, ...]]
     found: Found
     layers: tuple[StackLayer, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return warnings_of(self.found)
+        if not self.missing:
+            return self.found.warnings
+        text = (
+            f"{', '.join(self.missing)} missing: the values are in there, and nothing can be "
+            "converted without them; put what is missing beside the .index file"
+        )
+        return (*self.found.warnings, text)
+
+    @property
+    def origin(self) -> str | None:
+        """What wrote it, where its form tells."""
+        return origin(self.variables)
+
+    @property
+    def conclusion(self) -> str | None:
+        """What follows, and nothing that can't be done; None where problems say it."""
+        if self.found.problems:
+            return None
+        if self.verdict == "convertible":
+            return "convertible, once its values are there" if self.missing else "convertible"
+        if not self.found.stacks:
+            text = "no recurrent layer that rnnconvert knows"
+            return f"{text}; {THE_WAY}" if self.origin else text
+        return "nothing of cuDNN in it; --to keras makes Keras models of its recurrent layers"
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return assumptions_of(self.found)
 
     @property
     def verdict(self) -> str:
@@ -103,6 +141,7 @@ class CheckpointInspection:
             **head("inspect", self.input),
             "variables": {name: list(shape) for name, shape in self.variables.items()},
             "layers": [layer.to_dict() for layer in self.layers],
+            "assumptions": [each.to_dict() for each in self.assumptions],
             "warnings": list(self.warnings),
             "problems": list(self.found.problems),
             "verdict": self.verdict,
@@ -118,7 +157,18 @@ def run(path: Path, options: Options) -> CheckpointInspection:
     checkpoint, found = open_stacks(path, options)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.variables.items()}
     info = describe(path, checkpoint, options.hashes)
-    return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"))
+    missing = tuple(path.name for path in checkpoint.missing_shards)
+    return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"), missing)
+
+
+def origin(variables: Iterable[str]) -> str | None:
+    """What wrote a checkpoint with variables of these names, where that can be told."""
+    names = set(variables)
+    if GRAPH_KEY not in names:
+        return None
+    if any(name.startswith("save_counter/") for name in names):
+        return "an object-based checkpoint, by tf.train.Checkpoint"
+    return "an object-based checkpoint, as tf.keras' save_weights writes it"
 
 
 def open_stacks(path: Path, options: Options) -> tuple[Checkpoint, Found]:
@@ -142,8 +192,17 @@ def stack_layers(found: Found, layout: str) -> tuple[StackLayer, ...]:
     )
 
 
-def warnings_of(found: Found) -> tuple[str, ...]:
-    return (*found.warnings, *(text for stack in found.stacks for text in stack.assumptions))
+def assumptions_of(found: Found) -> tuple[Assumption, ...]:
+    """What is assumed of all stacks, each thing once, with the scopes that it is assumed of."""
+    scopes: dict[tuple[str, Any, str], list[str]] = {}
+    for stack in found.stacks:
+        for each in stack.assumptions:
+            why = each.why.removeprefix(f"{stack.scope}: ")
+            scopes.setdefault((each.what, each.value, why), []).append(stack.scope)
+    return tuple(
+        Assumption(what, value, f"{', '.join(own)}: {why}")
+        for (what, value, why), own in scopes.items()
+    )
 
 
 def describe(path: Path, checkpoint: Checkpoint, with_hash: bool) -> FileInfo:

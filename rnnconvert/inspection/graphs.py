@@ -13,6 +13,7 @@ from rnnconvert.errors import UsageError
 from rnnconvert.frameworks import CannotRun, import_tensorflow
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
 from rnnconvert.kinds import Kind
+from rnnconvert.options import Options
 from rnnconvert.report import FileInfo, head
 
 
@@ -54,6 +55,7 @@ class GraphInspection:
         has_keras_config: whether `--to keras` can rebuild a Keras model.
         only_rebuilds: a Keras model with CuDNN layers, saved without any function: there is no
             graph to lower.
+        warnings: about options that a graph has no use for.
     """
 
     input: FileInfo
@@ -61,10 +63,7 @@ class GraphInspection:
     ops: tuple[lowering.CudnnOp, ...]
     has_keras_config: bool = False
     only_rebuilds: bool = False
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -78,21 +77,51 @@ class GraphInspection:
             "layers": [LoweredOp(op).to_dict() for op in self.ops],
             "has_keras_config": self.has_keras_config,
             "only_rebuilds": self.only_rebuilds,
+            "warnings": list(self.warnings),
             "verdict": self.verdict,
         }
 
 
-def run(path: Path, kind: Kind, *, hashes: bool = True) -> GraphInspection:
+def lowering_options(options: Options) -> lowering.Options:
+    """What the options say of lowering; the sizes count where a graph does not tell them."""
+    stack = options.stack
+    return lowering.Options(
+        ignore_dropout=options.ignore_dropout,
+        unroll=options.unroll,
+        input_size=stack.input_size,
+        num_units=stack.num_units,
+        num_layers=stack.num_layers,
+    )
+
+
+def without_effect(options: Options) -> tuple[str, ...]:
+    """A warning about options for checkpoints whose answers a graph has in its ops."""
+    stack = options.stack
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("scope", "cell", "direction", "forget_bias", "activation")
+        if getattr(stack, name) is not None
+    ]
+    if not given:
+        return ()
+    return (f"{', '.join(given)}: without effect on a graph, which is lowered as it says itself",)
+
+
+def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
     """The cuDNN ops of a graph. Nothing is written, and no graph is run.
+
+    Args:
+        options: of it `hashes` and the sizes in `stack` are read.
 
     Raises:
         UnreadableInputError: it is no such model.
         UsageError: TensorFlow is missing.
     """
     require_tensorflow()
-    info = describe(path, kind, hashes)
+    info, chosen = describe(path, kind, options.hashes), lowering_options(options)
     if kind is Kind.GRAPH:
-        return GraphInspection(info, (), lowering.find_ops(lowering.read_graph_def(path)))
+        found = lowering.find_ops(lowering.read_graph_def(path), options=chosen)
+        return GraphInspection(info, (), found, warnings=without_effect(options))
     if kind is Kind.META_GRAPH:
         graphs = [lowering.read_meta_graph(path)]
     else:
@@ -101,9 +130,12 @@ def run(path: Path, kind: Kind, *, hashes: bool = True) -> GraphInspection:
     return GraphInspection(
         info,
         tuple(name for graph in graphs for name in _signatures(graph)),
-        tuple(op for graph in graphs for op in lowering.find_ops_in_meta_graph(graph)),
+        tuple(
+            op for graph in graphs for op in lowering.find_ops_in_meta_graph(graph, options=chosen)
+        ),
         has_config,
         has_config and only_rebuilds(path, graphs),
+        without_effect(options),
     )
 
 

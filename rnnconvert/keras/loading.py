@@ -13,7 +13,7 @@ from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no pub
 
 from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
-from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of, last_resort
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
@@ -47,7 +47,7 @@ def load_model(
         NotConvertibleError: no whole model; or it holds code, a class that is not in
             `custom_objects`, or something that Keras 3 has no form for.
     """
-    with errors_of(Path(path)):
+    with errors_of(Path(path)), last_resort():
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}

@@ -9,7 +9,8 @@ from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
-from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.training import output_names, translate
+from rnnconvert.keras_config.training_optimizer import Untranslatable
 from rnnconvert.keras_config.tree import Config, parse_version, root, show_path, walk
 
 TARGETS = ("keras3", "keras2")
@@ -65,7 +66,7 @@ def port(
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
-        training = _port_training(training, target, changes)
+        training = _port_training(training, target, keras_version, model, changes)
     return Ported(
         model,
         training,
@@ -100,11 +101,19 @@ def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> No
                 changes.point(f"{show_path(node.path)}: time_major=True, which only Keras 2 reads")
 
 
-def _port_training(training: Config | None, target: str, changes: Changes) -> Config | None:
+def _port_training(
+    training: Config | None,
+    target: str,
+    keras_version: str | None,
+    model: Config,
+    changes: Changes,
+) -> Config | None:
     if training is None:
         return None
     try:
-        translated = translate(training, target)
+        translated, left = translate(
+            training, target, keras_version=keras_version, outputs=output_names(model)
+        )
     except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         changes.warn(
             f"training config left out, so that load_model(path) works: {error}; "
@@ -112,6 +121,8 @@ def _port_training(training: Config | None, target: str, changes: Changes) -> Co
         )
         changes.changes.append(ConfigChange("training_config", "*", "present", "left out"))
         return None
+    for text in left:
+        changes.warn(f"left out of the training config: {text}")
     if translated != training:
         for key in sorted({*training, *translated}):
             before, after = training.get(key), translated.get(key)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         lower_frozen_graph,
         lower_meta_graph_file,
         lower_saved_model_dir,
+        plan_model,
         read_graph_def,
         read_meta_graph,
         read_saved_model,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         lower_meta_graph,
         lower_saved_model_proto,
     )
+    from rnnconvert.lowering.permission import why_not_run
     from rnnconvert.lowering.rewrite import lower_graph_def
     from rnnconvert.lowering.search import find_ops
     from rnnconvert.lowering.signature_inputs import Choices
@@ -53,6 +55,7 @@ _PLACES = {
     "lower_meta_graph_file": "files",
     "lower_saved_model_dir": "files",
     "lower_saved_model_proto": "meta",
+    "plan_model": "files",
     "read_graph_def": "files",
     "read_meta_graph": "files",
     "read_saved_model": "files",
@@ -60,6 +63,7 @@ _PLACES = {
     "verify_layers": "layers_level",
     "verify_meta_graph": "verify_ops",
     "verify_saved_model": "verify",
+    "why_not_run": "permission",
 }
 
 __all__ = [
@@ -79,6 +83,7 @@ __all__ = [
     "lower_meta_graph_file",
     "lower_saved_model_dir",
     "lower_saved_model_proto",
+    "plan_model",
     "read_graph_def",
     "read_meta_graph",
     "read_saved_model",
@@ -86,6 +91,7 @@ __all__ = [
     "verify_layers",
     "verify_meta_graph",
     "verify_saved_model",
+    "why_not_run",
 ]
 
 

@@ -5,7 +5,6 @@ Targets are temporary ones of the caller, who publishes them; sources are only r
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,11 +14,16 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from rnnconvert.containers.checkpoint import CheckpointPath, index_path, open_checkpoint
 from rnnconvert.errors import NotConvertibleError, OutputError, UnreadableInputError
-from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel, tf
-from rnnconvert.lowering.meta import lower_meta_graph, lower_saved_model_proto
+from rnnconvert.lowering.framework import GraphDef, MetaGraphDef, SavedModel
+from rnnconvert.lowering.meta import (
+    lower_meta_graph,
+    lower_saved_model_proto,
+    plan_meta_graph,
+)
 from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
-from rnnconvert.lowering.rewrite import lower_graph_def
+from rnnconvert.lowering.rewrite import lower_graph_def, plan_graph_def
 
 SAVED_MODEL = "saved_model.pb"
 FINGERPRINT = "fingerprint.pb"
@@ -147,6 +151,32 @@ def lower_meta_graph_file(
     return LoweredFiles((result,), result.warnings)
 
 
+def plan_model(source: Path, *, options: Options | None = None) -> LoweredFiles:
+    """What lowering a model would do, told from its graphs alone: nothing is copied or changed.
+
+    Args:
+        source: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph.
+        options: of the lowering.
+
+    Raises:
+        UnreadableInputError: it is none of them, or its variables are missing or incomplete.
+        NotConvertibleError: as `rewrite.lower_graph_def`.
+    """
+    if source.is_dir():
+        saved_model = read_saved_model(source)
+        graphs = tuple(plan_meta_graph(each, options=options) for each in saved_model.meta_graphs)
+        warnings = [warning for graph in graphs for warning in graph.warnings]
+        if any(graph.lowered for graph in graphs):
+            _keras_descriptions(source, saved_model, warnings)
+        return LoweredFiles(graphs, tuple(warnings))
+    if source.suffix == ".meta":
+        checkpoint_files(source.with_suffix(""))
+        planned = plan_meta_graph(read_meta_graph(source), options=options)
+    else:
+        planned = plan_graph_def(read_graph_def(source), options=options)
+    return LoweredFiles((planned,), planned.warnings)
+
+
 def read_saved_model(source: Path) -> Any:
     """The SavedModel proto of a directory.
 
@@ -212,48 +242,28 @@ def graph_defs_of(model: Path) -> list[Any]:
 def checkpoint_files(prefix: Path) -> list[Path]:
     """The files of a checkpoint, V1 or V2; none if there is no checkpoint.
 
+    The index is read here and not by TensorFlow, which is brought down by some damaged ones.
+
     Raises:
         UnreadableInputError: a shard is missing or too short, or the index is damaged.
     """
     found = [prefix] if prefix.is_file() else []
-    index = prefix.with_name(prefix.name + ".index")
+    index = index_path(prefix)
     shards = [
         path for path in sorted(prefix.parent.glob("*")) if path.name.startswith(prefix.name)
         and _SHARD.fullmatch(path.name[len(prefix.name) :])
     ]  # fmt: skip
     if not index.exists():
         if shards:
-            raise UnreadableInputError(f"{index.name} is missing beside its data files")
+            raise UnreadableInputError(
+                f"{index.name} is missing beside its data files; copy all files of the checkpoint "
+                "together"
+            )
         return found
-    present = {path.name[-len("00000-of-00000") :] for path in shards}
-    counts = {int(name[-5:]) for name in present}
-    if len(counts) != 1 or len(present) != max(counts):
-        wanted = f"{prefix.name}.data-?????-of-?????"
-        raise UnreadableInputError(
-            f"a data file is missing beside {index.name}: expected {wanted}, found {len(shards)}"
-        )
-    _check_sizes(prefix, sum(path.stat().st_size for path in shards))
-    return [*found, index, *shards]
-
-
-def _check_sizes(prefix: Path, available: int) -> None:
-    """Raise unless the index can be read and the data files can hold what it lists."""
-    try:
-        reader = tf.train.load_checkpoint(str(prefix))
-        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
-    except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise UnreadableInputError(f"{prefix.name}.index can't be read: {reason}") from error
-    needed = sum(
-        math.prod(shape) * types[name].size
-        for name, shape in shapes.items()
-        if types[name].size and types[name] != tf.string
-    )
-    if needed > available:
-        raise UnreadableInputError(
-            f"{prefix.name}: the data files hold {available} bytes, but the index lists {needed}: "
-            "truncated?"
-        )
+    checkpoint = open_checkpoint(CheckpointPath(prefix, 2, (index,)))
+    checkpoint.require_values()
+    counts = {path.name[-5:] for path in checkpoint.files[1:]}  # as in data-00000-of-00002
+    return [*found, index, *(path for path in shards if path.name[-5:] in counts or not counts)]
 
 
 def _parse(path: Path, kind: Any, name: str) -> Any:

@@ -33,6 +33,7 @@ except ImportError as error:
     ) from error
 
 GraphDef = graph_pb2.GraphDef
+AssetFileDef = meta_graph_pb2.AssetFileDef
 MetaGraphDef = meta_graph_pb2.MetaGraphDef
 NodeDef = node_def_pb2.NodeDef
 SavedModel = saved_model_pb2.SavedModel
@@ -41,6 +42,7 @@ CondContextDef = control_flow_pb2.CondContextDef
 _AttrValue = attr_value_pb2.AttrValue
 
 __all__ = [
+    "AssetFileDef",
     "CondContextDef",
     "GraphDef",
     "MetaGraphDef",

@@ -1,6 +1,7 @@
 """TensorFlow's own shape inference on the part of a graph that some tensors need.
 
-The part ends at function calls and at ops that TensorFlow does not know; placeholders stand there.
+The part ends at function calls and at ops that are not known to be harmless; placeholders stand
+there. To learn a shape TensorFlow computes what it can from constants, even ReadFile of one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rnnconvert.lowering.framework import (
     op_def,
     tf,
 )
+from rnnconvert.lowering.harmless import HARMLESS
 from rnnconvert.lowering.scopes import Library, Scope
 
 _LARGE = 2**16  # bytes of a constant beyond which only its shape is copied
@@ -81,7 +83,8 @@ class _Copy:
             yield node
 
     def _is_border(self, node: Any) -> bool:
-        return op_def(node.op) is None or any(self._library.called(node))
+        known = node.op in HARMLESS and op_def(node.op) is not None
+        return not known or any(self._library.called(node))
 
     def _inside(self, reference: str) -> bool:
         producer = self._library.producer(self._scope, reference)

@@ -2,8 +2,8 @@
 
 An op's parameters are taken from the model's files. Then it is put into a graph of its own with the
 same attributes, which is lowered as the model was and run on the CPU, on random inputs; numpy
-computes the same in float64. Where the model also runs here (its cuDNN ops by numpy), what the op
-received there must be what the files hold.
+computes the same in float64. Where the model itself may run here (its cuDNN ops by numpy), what the
+op received there must be what the files hold; where it may not, the files alone decide.
 """
 
 from __future__ import annotations
@@ -37,6 +37,11 @@ from rnnconvert.lowering.originals import (
     same_bits,
 )
 from rnnconvert.lowering.parameters import Array, Parameters, Unavailable
+from rnnconvert.lowering.permission import (
+    why_not_run_graph,
+    why_not_run_meta_graph,
+    why_not_run_saved_model,
+)
 from rnnconvert.lowering.reference_graph import settings_of
 from rnnconvert.lowering.rewrite import lower_graph_def, recipe_of
 from rnnconvert.lowering.runners import CPU, FAILURES, new_session
@@ -59,6 +64,7 @@ def verify_layers(
     lowered: Path | None = None,
     choices: Choices | None = None,
     options: Options | None = None,
+    allow_code: bool = False,
 ) -> list[SignatureResult]:
     """Verify each forward cuDNN op that gets lowered, by itself.
 
@@ -68,6 +74,7 @@ def verify_layers(
         lowered: the lowered counterpart; if given, each op must be gone in it.
         choices: of the inputs. Their batch and time steps are those of the single ops.
         options: with which the model was lowered.
+        allow_code: run the model even where an op of it is not known to be harmless.
 
     Returns:
         One result for each op under `CudnnOp.place`; "skipped", with the reason, where its
@@ -82,7 +89,7 @@ def verify_layers(
         make = _of_saved_model
     elif original.suffix == ".meta":
         make = _of_meta_graph
-    checks = make(original, choices, options)
+    checks = make(original, choices, options, allow_code)
     after = graph_defs_of(lowered) if lowered else []
     if lowered and len(after) != len(checks):
         raise UnreadableInputError(
@@ -95,13 +102,16 @@ def verify_layers(
     return results
 
 
-def _of_saved_model(original: Path, choices: Choices, options: Options) -> list[_Check]:
+def _of_saved_model(
+    original: Path, choices: Choices, options: Options, allow_code: bool
+) -> list[_Check]:
     saved_model = read_saved_model(original)
     checks = [
         _check(graph.graph_def, graph.object_graph_def, original / _VARIABLES, choices, options)
         for graph in saved_model.meta_graphs
     ]
-    if any(check.ops for check in checks):
+    may_run = allow_code or why_not_run_saved_model(original, saved_model) is None
+    if may_run and any(check.ops for check in checks):
         words = with_words_of_assets(choices, original)
         received = received_in_saved_model(original, saved_model, words)
         for check, noted in zip(checks, received, strict=True):
@@ -109,16 +119,23 @@ def _of_saved_model(original: Path, choices: Choices, options: Options) -> list[
     return checks
 
 
-def _of_meta_graph(original: Path, choices: Choices, options: Options) -> list[_Check]:
+def _of_meta_graph(
+    original: Path, choices: Choices, options: Options, allow_code: bool
+) -> list[_Check]:
     meta_graph, prefix = read_meta_graph(original), original.with_suffix("")
     check = _check(meta_graph.graph_def, None, prefix, choices, options)
-    check.received = received_in_meta_graph(meta_graph, prefix)
+    if allow_code or why_not_run_meta_graph(meta_graph) is None:
+        check.received = received_in_meta_graph(meta_graph, prefix)
     return [check]
 
 
-def _of_frozen_graph(original: Path, choices: Choices, options: Options) -> list[_Check]:
-    check = _check(read_graph_def(original), None, None, choices, options)
-    check.received = received_in_frozen(read_graph_def(original), choices)
+def _of_frozen_graph(
+    original: Path, choices: Choices, options: Options, allow_code: bool
+) -> list[_Check]:
+    graph_def = read_graph_def(original)
+    check = _check(graph_def, None, None, choices, options)
+    if allow_code or why_not_run_graph(graph_def) is None:
+        check.received = received_in_frozen(read_graph_def(original), choices)
     return [check]
 
 

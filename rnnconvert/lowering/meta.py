@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from rnnconvert.lowering.framework import CondContextDef, WhileContextDef, op_def
 from rnnconvert.lowering.ops import CudnnOp, LoweredGraph, Options
-from rnnconvert.lowering.rewrite import rewrite
+from rnnconvert.lowering.rewrite import plan_graph_def, rewrite
 from rnnconvert.lowering.search import find_ops
 from rnnconvert.lowering.shapes import Captured
 
@@ -49,6 +49,17 @@ def lower_meta_graph(meta_graph: Any, *, options: Options | None = None) -> Lowe
         _extend_contexts(meta_graph, done.added)
         _extend_op_list(meta_graph)
     return replace(done.result, repaired=repaired)
+
+
+def plan_meta_graph(meta_graph: Any, *, options: Options | None = None) -> LoweredGraph:
+    """What `lower_meta_graph` would do, and what it would raise; nothing is changed."""
+    objects = meta_graph.object_graph_def
+    return plan_graph_def(
+        meta_graph.graph_def,
+        roots=objects.concrete_functions,
+        captured=captured_variables(objects),
+        options=options,
+    )
 
 
 def lower_saved_model_proto(

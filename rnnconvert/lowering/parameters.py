@@ -15,6 +15,7 @@ import numpy as np
 from rnnconvert.errors import ConversionError
 from rnnconvert.lowering.compare import first_line
 from rnnconvert.lowering.framework import GraphDef, attribute, data_inputs, op_def, tf
+from rnnconvert.lowering.harmless import HARMLESS
 from rnnconvert.lowering.origins import origins, turned
 from rnnconvert.lowering.reference_graph import ReferenceGraphs
 from rnnconvert.lowering.runners import CPU, FAILURES, new_session
@@ -221,11 +222,15 @@ class _Excerpt:
         return f"{self._names[key]}:0"
 
     def _require_plain(self, node: Any) -> None:
-        """Raise unless a node gives the same whenever it is given the same."""
+        """Raise unless a node gives the same whenever it is given the same, and does nothing else.
+
+        That TensorFlow calls it stateless is not enough: so it calls ReadFile.
+        """
         definition = op_def(node.op)
         if node.op in _INPUTS:
             raise Unavailable(f"they depend on the input {node.name}")
-        if definition is None or definition.is_stateful or self._parameters.calls(node):
+        plain = definition is not None and not definition.is_stateful and node.op in HARMLESS
+        if not plain or self._parameters.calls(node):
             raise Unavailable(f"they depend on {node.name}, a {node.op}")
 
 

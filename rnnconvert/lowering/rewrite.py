@@ -58,6 +58,35 @@ def rewrite(
 ) -> Rewritten:
     """As `lower_graph_def`, and tells which nodes are new."""
     library = Library(graph_def, roots)
+    found, planned = _plan(library, captured, options)
+    inliner, bodies = Inliner(library), dict[Recipe, Any]()
+    done = Rewritten(planned)
+    for each in found:
+        recipe = recipe_of(each, options)
+        if recipe not in bodies:
+            bodies[recipe] = trace(recipe)
+        new = inliner.replace(each.scope, each.node, bodies[recipe])
+        if each.scope is library.main:
+            done.added[each.op.name] = new
+    if found and not options.keep_devices:
+        _drop_gpu_devices(library)
+    return done
+
+
+def plan_graph_def(
+    graph_def: Any,
+    *,
+    roots: Iterable[str] = (),
+    captured: Mapping[str, Sequence[Captured | None]] | None = None,
+    options: Options | None = None,
+) -> LoweredGraph:
+    """What `lower_graph_def` would lower and leave, and what it would raise; nothing is changed."""
+    return _plan(Library(graph_def, roots), captured, options or Options())[1]
+
+
+def _plan(
+    library: Library, captured: Mapping[str, Sequence[Captured | None]] | None, options: Options
+) -> tuple[list[Found], LoweredGraph]:
     found = search(library, Shapes(library, captured), options)
     plan = [each for each in found if each.op.needs_lowering]
     left = tuple(each.op for each in found if not each.op.needs_lowering)
@@ -65,18 +94,8 @@ def rewrite(
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise NotConvertibleError(problems[0] + more, problems=tuple(problems))
-    inliner, bodies = Inliner(library), dict[Recipe, Any]()
-    done = Rewritten(LoweredGraph(tuple(each.op for each in plan), left, _warnings(plan, options)))
-    for each in plan:
-        recipe = recipe_of(each, options)
-        if recipe not in bodies:
-            bodies[recipe] = trace(recipe)
-        new = inliner.replace(each.scope, each.node, bodies[recipe])
-        if each.scope is library.main:
-            done.added[each.op.name] = new
-    if plan and not options.keep_devices:
-        _drop_gpu_devices(library)
-    return done
+    lowered = tuple(each.op for each in plan)
+    return plan, LoweredGraph(lowered, left, _warnings(plan, options))
 
 
 def _problems(found: Found, options: Options) -> list[str]:
@@ -88,7 +107,7 @@ def _problems(found: Found, options: Options) -> list[str]:
     if _drops_out(op) and not options.ignore_dropout:
         problems.append(
             f"active dropout {op.dropout:g} between layers, whose random numbers can't be "
-            "reproduced; export the model for inference, or give the option ignore_dropout"
+            "reproduced; export the model for inference, or give --ignore-dropout"
         )
     if op.op in ops.TO_CANONICAL | ops.FROM_CANONICAL:
         counts = canonical_counts(shape)

@@ -257,7 +257,11 @@ def _names(unknown: list[str]) -> str:
 
 
 def _give(unknown: list[str]) -> str:
-    return f"give the option{'s' if len(unknown) > 1 else ''} {_names(unknown)}"
+    options = " and ".join(_OPTIONS[name] for name in unknown)
+    return f"give {options} (in Python {_names(unknown)})"
+
+
+_OPTIONS = {"num_layers": "--layers", "units": "--units", "input_size": "--input-size"}
 
 
 def _sizes(shape: RnnShape) -> str:

@@ -97,10 +97,14 @@ def _values(
 
 
 def words_of_assets(directory: Path, limit: int = 8) -> tuple[str, ...]:
-    """Some lines of the text files among a SavedModel's assets: words that its tables know."""
+    """Some lines of the text files among a SavedModel's assets: words that its tables know.
+
+    Links are not followed: they may lead to anybody's words.
+    """
     words: list[str] = []
     folder = directory / "assets"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    is_own = folder.is_dir() and not folder.is_symlink()
+    for path in sorted(folder.iterdir()) if is_own else ():
         if not path.is_file() or path.is_symlink():
             continue
         with path.open("rb") as file:

@@ -30,6 +30,11 @@ from rnnconvert.lowering.originals import (
     reference_frozen,
     reference_saved_model,
 )
+from rnnconvert.lowering.permission import (
+    why_not_run,
+    why_not_run_graph,
+    why_not_run_saved_model,
+)
 from rnnconvert.lowering.runners import (
     CPU,
     FAILURES,
@@ -51,6 +56,7 @@ def verify_saved_model(
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
+    allow_code: bool = False,
 ) -> list[SignatureResult]:
     """Run every signature of a lowered SavedModel beside the original.
 
@@ -60,9 +66,11 @@ def verify_saved_model(
         original_on: "reference": a copy whose cuDNN ops numpy computes, on the CPU. "gpu": the
             original itself, on TensorFlow's first GPU, without TF32. Or that on any other device,
             by TensorFlow's name, e.g. "/GPU:1".
+        allow_code: run ops, too, that are not known to be harmless.
 
     Returns:
-        One result for each signature of each MetaGraph; none where there is no signature.
+        One result for each signature of each MetaGraph; none where there is no signature. One that
+        is skipped for them all where the models may not be run.
 
     Raises:
         UsageError: TensorFlow has no such device.
@@ -70,6 +78,9 @@ def verify_saved_model(
     choices = with_words_of_assets(choices or Choices(), original)
     device = _device(original_on)
     saved_model = read_saved_model(original)
+    reason = why_not_run_saved_model(original, saved_model) or why_not_run(lowered)
+    if reason and not allow_code:
+        return [not_run(reason)]
     precision = _lowest_precision(graph.graph_def for graph in saved_model.meta_graphs)
     make = loadable_saved_model if device else reference_saved_model
     results: list[SignatureResult] = []
@@ -92,6 +103,7 @@ def verify_frozen_graph(
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
+    allow_code: bool = False,
 ) -> list[SignatureResult]:
     """Run a lowered frozen graph beside the original, from placeholders to results.
 
@@ -99,6 +111,9 @@ def verify_frozen_graph(
     """
     device = _device(original_on)
     graph_def = read_graph_def(original)
+    reason = why_not_run_graph(graph_def) or why_not_run(lowered)
+    if reason and not allow_code:
+        return [not_run(reason)]
     precision = _lowest_precision([graph_def])
     runner = frozen_runner(graph_def, device) if device else reference_frozen(graph_def)
     with _without_tf32(runner) as expected:
@@ -107,6 +122,11 @@ def verify_frozen_graph(
             choices or Choices(), precision,
         )  # fmt: skip
     return [replace(result, original=device or REFERENCE) for result in results]
+
+
+def not_run(reason: str) -> SignatureResult:
+    """The one result of a model with ops that are not known to be harmless; it has no name."""
+    return SignatureResult("", "skipped", reason)
 
 
 def with_words_of_assets(choices: Choices, original: Path) -> Choices:

@@ -14,15 +14,17 @@ from rnnconvert.lowering.files import checkpoint_files, read_meta_graph
 from rnnconvert.lowering.framework import data_inputs, tf
 from rnnconvert.lowering.meta import find_ops_in_meta_graph
 from rnnconvert.lowering.ops import CudnnOp
+from rnnconvert.lowering.permission import why_not_run_meta_graph
 from rnnconvert.lowering.reference_graph import settings_of
 from rnnconvert.lowering.runners import CPU, new_session
 from rnnconvert.lowering.signature_inputs import Choices, shapes_of
+from rnnconvert.lowering.verify import not_run
 
 _FREE_INPUT_SIZE = 5
 
 
 def verify_meta_graph(
-    original: Path, lowered: Path, *, choices: Choices | None = None
+    original: Path, lowered: Path, *, choices: Choices | None = None, allow_code: bool = False
 ) -> list[SignatureResult]:
     """Import a lowered MetaGraph, restore its checkpoint, and feed each forward op's inputs.
 
@@ -32,17 +34,24 @@ def verify_meta_graph(
     Args:
         original, lowered: the two .meta files, with their checkpoints beside them.
         choices: of the inputs.
+        allow_code: run ops, too, that are not known to be harmless.
 
     Returns:
-        One result for each forward op of the main graph, under its name.
+        One result for each forward op of the main graph, under its name. One that is skipped for
+        them all where the graph may not be run.
     """
     choices = choices or Choices()
     source = read_meta_graph(original)
+    copy = read_meta_graph(lowered)
+    runs = [node.name for node in source.graph_def.node if node.op in ops.FORWARD]
+    reason = why_not_run_meta_graph(source, runs) or why_not_run_meta_graph(copy, runs)
+    if reason and not allow_code:
+        return [not_run(reason)]
     nodes = {node.name: node for node in source.graph_def.node}
     prefix = lowered.with_suffix("")
     graph = tf.Graph()
     with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
-        saver = tf.compat.v1.train.import_meta_graph(read_meta_graph(lowered), clear_devices=True)
+        saver = tf.compat.v1.train.import_meta_graph(copy, clear_devices=True)
         restored = saver is not None and bool(checkpoint_files(prefix))
         if restored:
             saver.restore(session, str(prefix))

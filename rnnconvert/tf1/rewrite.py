@@ -119,7 +119,7 @@ def target_places(stack: Stack, names: str) -> tuple[CellPlace, ...]:
     if names == "tf1" and stack.places:
         if all(place.layout == "keras-cudnn" for place in stack.places):
             return tuple(replace(place, layout="keras") for place in stack.places)
-        if all(place.layout.startswith("tf1:") for place in stack.places):
+        if all(place.layout.startswith(("tf1:", "keras")) for place in stack.places):
             return stack.places
     return _new_places(stack, names)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnconvert.edits import check_edit, side_by_side
 from rnnconvert.plan import Edit, Plan, Relay, Scale, Site, TensorChange
-from rnnconvert.report import LevelResult
+from rnnconvert.report import LevelResult, counted
 from rnnconvert.rounding import EPS
 from rnnconvert.verification import cudnn_reference, keras_reference
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
@@ -54,11 +54,11 @@ def check_weights(plan: Plan, source: Reader, written: Reader) -> tuple[LevelRes
         counts[_kind_of_check(change.edit)] += 1
         suspicions += suspicion
     parts = [
-        text.format(counts[kind])
-        for kind, text in (
-            ("exact", "round trip bit-exact on {} tensors"),
-            ("merged", "{} merged biases within 0.5 ulp"),
-            ("scaled", "{} rescaled tensors within 0.5 ulp"),
+        text.format(counted(counts[kind], *names))
+        for kind, text, names in (
+            ("exact", "round trip bit-exact on {}", ("tensor", "tensors")),
+            ("merged", "{} within 0.5 ulp", ("merged bias", "merged biases")),
+            ("scaled", "{} within 0.5 ulp", ("rescaled tensor", "rescaled tensors")),
         )
         if counts[kind]
     ]
@@ -195,8 +195,9 @@ def check_pairs(pairs: Sequence[tuple[Side, Side]], inputs: Inputs) -> LevelResu
         if ratio > worst_ratio:
             worst, worst_ratio = result, ratio
     if not ran:
-        reason = "; ".join(skipped) or "no recurrent layer changes its weights"
-        return LevelResult("skipped", reason=reason)
+        if skipped:
+            return LevelResult.skipped("; ".join(skipped))
+        return LevelResult.nothing_to_run("no recurrent layer changes its weights")
     steps, batch = inputs.timesteps or TIMESTEPS, inputs.batch or BATCH
     detail = f"{ran} layers, {steps} time steps, batch {batch}, random states"
     if skipped:

@@ -11,7 +11,7 @@ import numpy as np
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack
 from rnnconvert.layouts import opaque as opaque_layout
-from rnnconvert.report import LevelResult
+from rnnconvert.report import LevelResult, counted
 from rnnconvert.rounding import EPS
 from rnnconvert.tf1.stack import Stack
 from rnnconvert.verification import cudnn_reference, keras_reference, tf1_reference
@@ -46,9 +46,10 @@ def check_stack_weights(
             return LevelResult("failed", detail=f"{stack.scope} layer {place}: {problem}")
         merged += CELLS[one.cell].merges_biases
         exact += not CELLS[one.cell].merges_biases
-    detail = f"{stack.scope}: round trip bit-exact on {exact} tensors"
+    detail = f"{stack.scope}: round trip bit-exact on {counted(exact, 'tensor', 'tensors')}"
     if merged:
-        detail += f", {merged} merged biases within one unit in the last place"
+        biases = counted(merged, "merged bias", "merged biases")
+        detail += f", {biases} within one unit in the last place"
     if stack.opaque is not None:
         if not _gives_the_buffer(stack, written, checkpoint):
             return LevelResult("failed", detail=f"{stack.opaque}: packed again it has other bits")
@@ -104,15 +105,18 @@ def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
     ]
     if stack.places[0].layout == "keras-cudnn":
         return lambda x: _run_split(stack, tensors, x)
+    if stack.places[0].layout == "keras":
+        return lambda x: keras_reference.run(
+            stack.cell, tensors[0], x, *_zeros(stack, x), activation=stack.function
+        )[0]
     kind = stack.places[0].layout.removeprefix("tf1:")
     count = len(stack.directions)
     layers = [
         dict(zip(stack.directions, tensors[first : first + count], strict=True))
         for first in range(0, len(tensors), count)
     ]
-    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
     return lambda x: tf1_reference.run_cells(
-        kind, layers, x, forget_bias=stack.forget_bias, activation=activation
+        kind, layers, x, forget_bias=stack.forget_bias, activation=stack.function
     )[0]
 
 
@@ -129,7 +133,6 @@ def _run_split(stack: Stack, tensors: Sequence[dict[str, Array]], x: Array) -> A
 def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
     """Keras' equations on the written weights in Keras' layout, in float64."""
     tensors = [pack(find("keras", weights.cell), weights) for weights in written]
-    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
     count = len(stack.directions)
 
     def run(x: Array) -> Array:
@@ -139,7 +142,7 @@ def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
 
             def one(place: int, given: Array, own: list[dict[str, Array]] = own) -> Array:
                 return keras_reference.run(
-                    stack.cell, own[place], given, *start, activation=activation
+                    stack.cell, own[place], given, *start, activation=stack.function
                 )[0]
 
             x = _both_ways(stack, x, one)

@@ -13,7 +13,7 @@ from rnnconvert.containers import keras_zip, safe_h5
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import UnreadableInputError
-from rnnconvert.frameworks import CannotRun
+from rnnconvert.frameworks import CannotRun, NothingToRun
 from rnnconvert.keras_config.tree import Config
 from rnnconvert.keras_config.trust import first_refusal
 from rnnconvert.verification.permissions import Permissions
@@ -54,7 +54,7 @@ def known_names(permissions: Permissions) -> set[str]:
 def _hdf5_configs(path: Path) -> tuple[Config, Config | None]:
     with open_keras_h5(path) as file:
         if file.model_config is None:
-            raise CannotRun("a weights-only file holds no architecture")
+            raise NothingToRun("a weights-only file holds no architecture")
         # Listing them refuses what lies in other files.
         found: list[Any] = [file.groups, file.optimizer_tensors]
         if _MORE_WEIGHTS in file.weights:

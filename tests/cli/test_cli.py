@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWar
 DISPLAY = ["--report", "--json", "--no-color", "-q, --quiet", "-v, --verbose", "--debug"]
 VERIFICATION = [
     "--device", "--seed", "--batch", "--timesteps", "--rtol", "--atol", "--allow-code",
-    "--custom-objects",
+    "--custom-objects", "--strict",
 ]  # fmt: skip
 STACKS = [
     "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
@@ -150,7 +150,7 @@ def test_a_conversion(cli, tmp_path):
     assert "GRU(reset_after)" in result.out
     weights, layers, on_cpu, on_gpu = level_lines(result.out)
     assert weights == (
-        "  ok weights: round trip bit-exact on 5 tensors, 1 merged biases within 0.5 ulp"
+        "  ok weights: round trip bit-exact on 5 tensors, 1 merged bias within 0.5 ulp"
     )
     assert re.fullmatch(
         r"  ok layers: max difference \S+ \(tolerance \S+\), 2 layers, 7 time steps, batch 3, "
@@ -164,7 +164,8 @@ def test_a_conversion(cli, tmp_path):
     )
     assert on_gpu.startswith("  - model (gpu): skipped, no CUDA device")
     size = (tmp_path / "m.portable.h5").stat().st_size
-    assert result.out.splitlines()[-1] == f"  written m.portable.h5 ({size:,} bytes), equivalent"
+    written = f"  written m.portable.h5 ({size:,} bytes), equivalent (whole model)"
+    assert result.out.splitlines()[-1] == written
 
 
 def test_quiet_says_nothing_but_errors(cli, tmp_path):
@@ -285,7 +286,9 @@ def test_dry_run_does_all_but_write(cli, tmp_path, monkeypatch):
     dry = cli("cudnn-to-keras", "m.h5", "--dry-run")
     assert snapshot(tmp_path) == before
     assert dry.code == 0
-    assert dry.out.splitlines()[-1] == "  would be written (dry run, nothing was written)"
+    assert dry.out.splitlines()[-1] == (
+        "  would be written (dry run, nothing was written), equivalent (whole model)"
+    )
     assert cli("cudnn-to-keras", "m.h5", "-n").out == dry.out
     wet = cli("cudnn-to-keras", "m.h5")
     assert level_lines(dry.out) == level_lines(wet.out)
@@ -304,6 +307,7 @@ def test_dry_run_report_has_no_output(cli, tmp_path):
 REPORT_KEYS = {
     "schema", "tool", "command", "input", "output", "layers", "config_changes", "optimizer",
     "verification", "warnings", "verdict", "target_points", "problems",
+    "assumptions", "proved",
 }  # fmt: skip
 
 
@@ -372,7 +376,7 @@ def test_the_report(cli, tmp_path):
     assert set(levels) == {"weights", "layers", "model"}
     assert levels["weights"] == {
         "status": "passed",
-        "detail": "round trip bit-exact on 5 tensors, 1 merged biases within 0.5 ulp",
+        "detail": "round trip bit-exact on 5 tensors, 1 merged bias within 0.5 ulp",
     }
     assert {"status", "device", "max_abs", "max_rel", "tolerance", "worst"} <= set(levels["layers"])
     assert levels["layers"]["status"] == "passed"
@@ -390,7 +394,8 @@ def test_the_report_of_inspect(cli, tmp_path):
     make_model_h5(tmp_path / "m.h5")
     report = strict_json(cli("inspect", "m.h5", "--json").out)
     converted = strict_json(cli("cudnn-to-keras", "m.h5", "--json").out)
-    assert set(report) == REPORT_KEYS - {"output", "verification"} | {"model"}
+    only = {"output", "verification", "assumptions", "proved"}
+    assert set(report) == REPORT_KEYS - only | {"model"}
     for key in ("schema", "tool", "input", "layers", "config_changes"):
         assert report[key] == converted[key], key
     assert report["model"] == [

@@ -68,7 +68,7 @@ def test_size(cli):
     result = cli("opaque", "size", *NETWORK, "--dropout", "0.5")
     assert (result.code, result.err) == (0, "")
     assert result.out == (
-        "elements  1,584\nfloat16   3,168 bytes\nfloat32   6,336 bytes\nfloat64   12,672 bytes\n"
+        "elements  1584\nfloat16   3168 bytes\nfloat32   6336 bytes\nfloat64   12672 bytes\n"
     )
 
 

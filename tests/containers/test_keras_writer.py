@@ -52,8 +52,8 @@ FURTHER = [
 ]
 each_case = pytest.mark.parametrize("case", PLAIN + FURTHER, ids=str)
 LOADED = [("keras", case) for case in PLAIN + FURTHER] + [
-    # tf_keras takes half a second to build a layer: of the plain ones only the two-layer stacks
-    ("tf_keras", case)
+    # tf_keras takes half a second to build a layer: the others are left to the sweeps
+    pytest.param("tf_keras", case, marks=() if case in FURTHER[-3:] else pytest.mark.corpus)
     for case in [case for case in PLAIN if case.layers == 2] + FURTHER
 ]
 

@@ -52,7 +52,7 @@ def test_a_keras_model_predicts_what_the_fixture_says(case, tmp_path):
     data = data_of(case)
     options = {"forget_bias": json.loads(str(data["meta"])).get("forget_bias")}
     report = rnnconvert.convert(case, tmp_path / "out.h5", verify="layers", **options)
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     assert report.layers_level.status == "passed"
     model = keras.models.load_model(tmp_path / "out.h5")
     x, y = outputs_of(data)
@@ -75,7 +75,7 @@ def test_several_stacks_become_a_directory_of_models(tmp_path):
     with pytest.raises(UsageError, match=r"2 RNN stacks .* give a directory"):
         rnnconvert.convert(source, tmp_path / "out.h5", verify="layers")
     report = rnnconvert.convert(source, tmp_path / "models", to="h5", verify="layers")
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     assert {p.name for p in (tmp_path / "models").iterdir()} == {"cudnn_lstm.h5", "cudnn_lstm_1.h5"}
     rnnconvert.convert(source, tmp_path / "one.h5", scope="cudnn_lstm_1", verify="layers")
     (layer,) = rnnconvert.inspect(tmp_path / "one.h5").model
@@ -88,7 +88,7 @@ def test_several_stacks_become_a_directory_of_models(tmp_path):
 @pytest.mark.parametrize("case", GOOD, ids=name_of)
 def test_npz(case, tmp_path):
     report = rnnconvert.convert(case, tmp_path / "out.npz", verify="layers")
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     with open_arrays(tmp_path / "out.npz") as arrays:
         names = list(arrays)
         assert len(names) == 3 * len(report.layers)
@@ -107,7 +107,7 @@ def test_checkpoint(case, tmp_path, names):
         assert not any(name.endswith("opaque_kernel") for name in source.variables)
         assert list(tmp_path.iterdir()) == []
         return
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     written = open_checkpoint(tmp_path / "out.ckpt")
     assert not any("opaque_kernel" in name for name in written.variables)
     for name in set(source.variables) & set(written.variables):
@@ -169,7 +169,7 @@ def test_slots_without_an_exact_sum_are_dropped_and_named(tmp_path):
 def test_genuine_contrib_layers(case, tmp_path):
     source = next((SHARED / "fixtures" / "contrib" / case).rglob("*.index")).with_suffix("")
     report = rnnconvert.convert(source, tmp_path / "out.npz", verify="layers")
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no folder of further data beside the checkout")
@@ -197,7 +197,7 @@ def test_split_weights_under_tensorflow_names(folder, tmp_path):
     if not (folder / "checkpoint").exists():
         source = next(p for p in sorted(folder.iterdir()) if p.suffix != ".meta")
     report = rnnconvert.convert(source, tmp_path / "out.ckpt", verify="layers")
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     old, new = open_checkpoint(source), open_checkpoint(tmp_path / "out.ckpt")
     assert set(old.variables) == set(new.variables)
     changed = [n for n in old.variables if old.read(n).tobytes() != new.read(n).tobytes()]
@@ -345,7 +345,7 @@ def test_cells_become_a_buffer_that_gives_the_same_outputs(case, tmp_path):
     bias = json.loads(str(data_of(case)["meta"])).get("forget_bias")
     report = rnnconvert.convert(case, tmp_path / "out.ckpt", command="keras-to-cudnn",
                                 verify="layers", forget_bias=bias)  # fmt: skip
-    assert report.verdict == "equivalent"
+    assert report.is_equivalent
     assert report.command == "keras-to-cudnn"
     written = open_checkpoint(tmp_path / "out.ckpt")
     stacks = rnnconvert.inspect(tmp_path / "out.ckpt").found.stacks

@@ -13,7 +13,7 @@ from models import SHARED
 import rnnconvert
 from rnnconvert import NotConvertibleError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.corpus]
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 ROOM = SHARED / "fixtures" / "keras"

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers import GRU_BIAS, LSTM_BIAS, make_model_h5, read_config, snapshot, write_config
-from models import OWN, WEIGHTS_ONLY, predict, worst_difference
+from models import NEWEST, OWN, WEIGHTS_ONLY, predict, swept, worst_difference
 
 import rnnconvert
 from rnnconvert import edits
@@ -73,7 +73,13 @@ def plain_file(path, **keywords):
 
 @pytest.mark.parametrize(
     ("model", "target"),
-    [*((model, "keras3") for model in CUDNN), *((model, "keras2") for model in CUDNN[::4])],
+    [
+        *(
+            pytest.param(model, "keras3", marks=() if model in NEWEST else pytest.mark.corpus)
+            for model in CUDNN
+        ),
+        *((model, "keras2") for model in CUDNN[::4]),
+    ],
     ids=lambda part: getattr(part, "name", part),
 )
 def test_cudnn_to_keras_and_back(model, target, tmp_path):
@@ -102,7 +108,7 @@ def test_cudnn_to_keras_and_back(model, target, tmp_path):
         assert same_bits(one * one.dtype.type(2), merged[name])
 
 
-@pytest.mark.parametrize("model", PLAIN, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(PLAIN, NEWEST), ids=lambda model: model.name)
 def test_keras_to_cudnn_and_back(model, tmp_path):
     to_cudnn(model.path, tmp_path / "cudnn.h5")
     rnnconvert.convert(tmp_path / "cudnn.h5", tmp_path / "back.h5", **QUICK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from models import OWN, predict, worst_difference
+from models import NEWEST, OLDEST, OWN, predict, swept, worst_difference
 
 import rnnconvert
 
@@ -16,7 +16,7 @@ LOADABLE = [model for model in OWN if not model.has_lambda]
 CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("plain_")]
 
 
-@pytest.mark.parametrize("model", LOADABLE, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(LOADABLE, OLDEST), ids=lambda model: model.name)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -27,7 +27,7 @@ def test_target_keras2(model, tmp_path):
     assert worst_difference(found, model.outputs()) <= model.tolerance
 
 
-@pytest.mark.parametrize("model", CUDNN, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
 def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, verify="layers")
@@ -41,7 +41,7 @@ def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, t
     assert worst_difference(found, model.outputs()) <= model.tolerance
 
 
-@pytest.mark.parametrize("model", CUDNN, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
 def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
     """tf_keras converts while loading; its weights, in the file's order, against ours."""
     layers = tf_keras.layers

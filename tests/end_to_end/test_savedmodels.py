@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import snapshot
-from models import SHARED
+from models import SHARED, swept
 
 import rnnconvert
 from rnnconvert import DifferenceError, NotConvertibleError, OutputError, UsageError
@@ -19,6 +19,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "savedmodels"
 CASES = sorted(path.parent for path in FIXTURES.glob("*/*/data.npz"))
+NEWEST_CASES = {case.name: case for case in CASES}.values()
 LOWERED = [case for case in CASES if not case.name.startswith("plain")]
 KERAS = [
     case
@@ -64,7 +65,7 @@ def run_frozen(path: Path, meta: dict, inputs: dict) -> dict:
             return session.run(meta["outputs"], feeds)
 
 
-@pytest.mark.parametrize("case", LOWERED, ids=name_of)
+@pytest.mark.parametrize("case", swept(LOWERED, NEWEST_CASES), ids=name_of)
 def test_a_lowered_model_gives_what_cudnn_gives(case, tmp_path):
     source = source_of(case)
     before = snapshot(case)
@@ -96,7 +97,7 @@ def test_plain_keras_layers_need_no_lowering(case, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("case", KERAS, ids=name_of)
+@pytest.mark.parametrize("case", swept(KERAS, NEWEST_CASES), ids=name_of)
 @pytest.mark.parametrize("to", ["h5", "keras"])
 def test_a_keras_savedmodel_becomes_a_keras_file(case, tmp_path, to):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
@@ -189,7 +190,7 @@ def test_options_and_refusals(cli, tmp_path):
     assert (result.code, "becomes one of" in result.err) == (2, True)
     result = cli("cudnn-to-keras", source, "-o", "x.h5")
     assert (result.code, "no Keras configuration" in result.err) == (4, True)
-    assert cli("keras-to-cudnn", source).code in (2, 4)
+    assert cli("keras-to-cudnn", source).code == 4
 
 
 def test_verification_of_an_unrolled_graph_finds_the_axis_of_time(tmp_path):

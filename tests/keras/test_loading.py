@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from helpers import make_model_h5, read_config, replace_dataset, write_config
-from models import FURTHER, OWN, REAL, Model, predict, worst_difference
+from models import FURTHER, NEWEST, OWN, REAL, Model, predict, swept, worst_difference
 
 import rnnconvert
 from rnnconvert import NotConvertibleError, UnreadableInputError
@@ -53,7 +53,7 @@ def run(loaded, inputs: list[np.ndarray]) -> list[np.ndarray]:
 # --- every file -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", RUNNABLE, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(RUNNABLE, NEWEST), ids=lambda model: model.name)
 def test_own_fixture(model: Model) -> None:
     before = model.path.read_bytes()
     loaded = load_model(model.path)
@@ -67,6 +67,7 @@ def test_own_fixture(model: Model) -> None:
 
 
 @pytest.mark.skipif(not FURTHER, reason="the folder of further fixtures is not beside the checkout")
+@pytest.mark.corpus
 @pytest.mark.parametrize("model", FURTHER_CUDNN, ids=lambda model: model.name)
 def test_further_fixture(model: Model) -> None:
     found = run(load_model(model.path), model.inputs())

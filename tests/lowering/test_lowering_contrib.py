@@ -45,6 +45,7 @@ def inputs(name: str, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {**given, "c0": values["c0"]} if name.startswith("lstm") else given
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", MODELS)
 def test_tensorflow_1s_loader_gives_torchs_outputs(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)

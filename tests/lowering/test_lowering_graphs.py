@@ -356,7 +356,7 @@ def test_sizes_that_nothing_tells_are_asked_for():
         lowering.lower_graph_def(graph_def)
     assert str(caught.value) == (
         "CudnnRNN: num_layers and num_units can't be told from the graph; "
-        "give the options num_layers and num_units"
+        "give --layers and --units (in Python num_layers and num_units)"
     )
     assert graph_def.SerializeToString(deterministic=True) == before
     (op,) = lowering.find_ops(graph_def)

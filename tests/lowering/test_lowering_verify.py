@@ -232,6 +232,11 @@ def test_an_original_with_unknown_ops_is_skipped_with_the_reason(tmp_path):
     lowering.lower_frozen_graph(source, tmp_path / "lowered.pb")
     (result,) = lowering.verify_frozen_graph(source, tmp_path / "lowered.pb")
     assert result.status == "skipped"
+    assert result.reason == (
+        "the op MyCompanysOp is not known to be harmless (node mine); --allow-code runs it"
+    )
+    (result,) = lowering.verify_frozen_graph(source, tmp_path / "lowered.pb", allow_code=True)
+    assert result.status == "skipped"
     assert "the original does not load" in result.reason
     assert "MyCompanysOp" in result.reason
 

@@ -38,7 +38,7 @@ def test_a_checkpoint_against_what_was_made_of_it(case, to, tmp_path):
     for pair in ((case, output), (output, case)):
         report = rnnconvert.verify(*pair)
         assert statuses(report) == ["passed", "passed", "skipped"]
-        assert report.verdict == "equivalent"
+        assert report.is_equivalent
         assert [info.path for info in (report.input, report.output)] == [str(p) for p in pair]
         containers = {report.input.container, report.output.container}
         other = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model", "keras": "keras"}[to]
@@ -105,7 +105,7 @@ def test_a_savedmodel_against_the_lowered_one_both_ways_round(lowered):
     for pair in (lowered, lowered[::-1], (lowered[0], lowered[0])):
         report = rnnconvert.verify(*pair)
         assert statuses(report) == ["passed", "skipped", "passed"]
-        assert report.verdict == "equivalent"
+        assert report.is_equivalent
 
 
 def test_another_variable_is_found(lowered, tmp_path):

@@ -75,6 +75,9 @@ class _SliceStore:
             values = (_read_part(info, part) for part in parts)
             return assemble(info, zip(info.slices, values, strict=True))
 
+    def require(self, info: VariableInfo) -> None:
+        """Nothing: the table that lists the values holds them, too, and was read."""
+
     def source(self, info: VariableInfo) -> Source:
         return functools.partial(self.read, info)
 

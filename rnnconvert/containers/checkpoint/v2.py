@@ -85,6 +85,10 @@ class _BundleStore:
             parts = (_read_place(place, self.big_endian) for place in places)
             return assemble(info, zip(info.slices, parts, strict=True))
 
+    def require(self, info: VariableInfo) -> None:
+        for place in self.places[info.name]:
+            _require_there(place)
+
     def source(self, info: VariableInfo) -> Source:
         """The stored bytes; strings are decoded, since their checksum covers decoded lengths."""
         if info.dtype == STRING or self.big_endian:

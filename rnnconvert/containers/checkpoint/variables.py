@@ -14,6 +14,7 @@ from rnnconvert.containers.checkpoint.dtypes import numpy_dtype
 from rnnconvert.containers.checkpoint.files import Malformed, is_there
 from rnnconvert.containers.checkpoint.slices import Shape, Slice, resolve
 from rnnconvert.containers.checkpoint.wire import Message
+from rnnconvert.errors import UnreadableInputError
 
 MAX_DIMENSIONS = 32
 """More than any TensorFlow operation takes, and as many as every numpy has."""
@@ -106,6 +107,8 @@ class Store(Protocol):
 
     def source(self, info: VariableInfo) -> Source: ...
 
+    def require(self, info: VariableInfo) -> None: ...
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -153,6 +156,18 @@ class Checkpoint:
         Slices of a version 2 checkpoint stay slices; other partitioned variables become whole.
         """
         return self._store.source(self.variables[name])
+
+    def require_values(self) -> None:
+        """Raise UnreadableInputError unless all data files are there, and long enough."""
+        missing = [path.name for path in self.missing_shards]
+        if missing:
+            index = self.path.tables[0].name
+            raise UnreadableInputError(
+                f"a data file is missing: {', '.join(missing[:4])}; put it beside {index}, or copy "
+                "all files of the checkpoint together"
+            )
+        for info in self.variables.values():
+            self._store.require(info)
 
 
 def parse_shape(message: Message) -> Shape:
