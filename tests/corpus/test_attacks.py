@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
+pytest.importorskip("resource", reason="needs fork")
 import fuzz_server
 
-pytestmark = pytest.mark.skipif(not hasattr(fuzz_server.os, "fork"), reason="needs fork")
 ATTACKS = sorted(
     path for path in (Path(__file__).parent / "attacks").iterdir() if path.name != "README.md"
 )
