@@ -13,14 +13,14 @@ TEXT = (ROOT / "docs" / "assurance.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
 
 
-def tests_of(path: Path) -> set[str]:
+def functions_of(path: Path) -> set[str]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 @pytest.mark.parametrize(("path", "test"), NAMED, ids=lambda part: str(part).rpartition("/")[2])
 def test_the_test_exists(path: str, test: str) -> None:
-    assert test in tests_of(ROOT / path)
+    assert test in functions_of(ROOT / path)
 
 
 def test_each_promise_names_a_test() -> None:
@@ -31,5 +31,5 @@ def test_each_promise_names_a_test() -> None:
 
 
 def test_a_test_that_is_gone_is_noticed() -> None:
-    assert "test_that_is_gone" not in tests_of(ROOT / "tests" / "test_assurance.py")
-    assert "test_the_test_exists" in tests_of(ROOT / "tests" / "test_assurance.py")
+    assert "test_that_is_gone" not in functions_of(ROOT / "tests" / "test_assurance.py")
+    assert "test_the_test_exists" in functions_of(ROOT / "tests" / "test_assurance.py")
