@@ -137,6 +137,7 @@ class StackKeywords(TypedDict, total=False):
 class InspectKeywords(StackKeywords, total=False):
     """The keywords of `rnnconvert.inspect`, named as on the command line."""
 
+    max_bytes: int | None
     target: Literal["keras3", "keras2"]
     hashes: bool
 
@@ -144,6 +145,7 @@ class InspectKeywords(StackKeywords, total=False):
 class VerifyKeywords(StackKeywords, total=False):
     """The keywords of `rnnconvert.verify`, named as on the command line."""
 
+    max_bytes: int | None
     verify: Literal["none", "weights", "layers", "model"]
     device: Literal["auto", "cpu", "gpu"]
     strict: bool

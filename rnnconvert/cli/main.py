@@ -93,7 +93,7 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
     return lambda command: _PATHS(options(command))
 
 
-MAX_BYTES = click.option(
+_MAX_BYTES = click.option(
     "--max-bytes", type=click.IntRange(1), metavar="N",
     help="What parts of an input may take unpacked. Default: by the input's size.",
 )  # fmt: skip
@@ -130,11 +130,11 @@ verification_options = option_group(
         "--custom-objects", multiple=True, metavar="MODULE:NAME",
         help="A class, function or dict of them that the model needs; it is imported.",
     ),
-    MAX_BYTES,
     click.option(
         "--strict", is_flag=True,
         help="Fail (exit 4) on an assumption, or on a level that could not run.",
     ),
+    _MAX_BYTES,
 )  # fmt: skip
 """How models are compared: by the commands that convert, and by `verify`."""
 
@@ -235,9 +235,9 @@ def keras_to_cudnn(**arguments: Any) -> None:
 @cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
 @_PATHS
 @option_group(
-    "What the plan is for",
+    "Reading and planning",
     _choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the output would be for."),
-    MAX_BYTES,
+    _MAX_BYTES,
 )
 @stack_options
 @display_options

@@ -301,7 +301,7 @@ def _training_config(compiled: Any, version: str) -> tuple[Config | None, list[s
         training["optimizer_config"] = _optimizer_config(compiled["optimizer"])
         if _major(version) < 3:
             return training, []
-        translated, left = translate(training, keras_version=version)
+        translated, left = translate(training)  # the form of a .keras file, whole
         return translated, [f"left out of the training config: {text}" for text in left]
     except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         return None, [

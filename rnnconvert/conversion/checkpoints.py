@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -103,7 +103,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
     if options.is_inverse:
         found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
-    if to == "checkpoint" and not options.is_inverse:
+    if to == "checkpoint" and options.names == "keras" and not options.is_inverse:
         found = replace(found, problems=(*found.problems, *_restored_by_object(found.stacks)))
     problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
     if problems:
@@ -116,6 +116,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         return replace(report, verdict="nothing-to-convert", assumptions=())
     if options.check:
         return report
+    report = replace(report, warnings=(*report.warnings, *_for_the_code(found.stacks, options)))
     job = _Job(checkpoint, found.stacks, options)
     return job.write(report, job.output_path(output))
 
@@ -149,12 +150,26 @@ def _other_functions(stacks: Sequence[Stack]) -> list[str]:
     return found
 
 
+def _for_the_code(stacks: Sequence[Stack], options: Options) -> Iterator[str]:
+    """What the output does not hold, and the code that uses it must say."""
+    for stack in stacks:
+        needs = []
+        if options.to in ("h5", "keras", "npz") and stack.scope.endswith("/backward_layer"):
+            needs.append("its input in reverse, for it read time backwards")
+        if options.to == "npz" or (options.to == "checkpoint" and options.names == "keras"):
+            if stack.function != "tanh":
+                needs.append(f"activation={stack.function!r}")
+            if stack.cell == "gru_reset_before":
+                needs.append("reset_after=False")
+        if needs:
+            yield f"{stack.scope}: give its layer {' and '.join(needs)}"
+
+
 def _restored_by_object(stacks: Sequence[Stack]) -> list[str]:
-    """CuDNN layers of Keras that are restored along an object graph, where plain ones differ."""
+    """CuDNN layers of Keras that are restored along an object graph, never by other names."""
     return [
-        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, and a plain "
-        "layer keeps its weights in an object that a CuDNN layer has not (its cell); take --to h5, "
-        "keras or npz"
+        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, so --names "
+        "keras would hide its weights; leave that option out"
         for stack in stacks
         if stack.is_cudnn and any(name.endswith(OBJECT_SUFFIX) for name in stack.variables)
     ]
@@ -164,8 +179,8 @@ def _no_stack(checkpoint: Checkpoint) -> str:
     names = ", ".join(list(checkpoint.variables)[:4])
     more = f"; it is {origin(checkpoint.variables)}: {THE_WAY}"
     return (
-        "no cuDNN layer, no RNN cell of TensorFlow 1 and no LSTM, GRU or SimpleRNN of Keras among "
-        f"its {len(checkpoint.variables)} variables ({names}, ...)"
+        "no cuDNN layer and no RNN cell of TensorFlow 1 or Keras among its "
+        f"{len(checkpoint.variables)} variables ({names}, ...)"
         + (more if origin(checkpoint.variables) else "")
     )
 

@@ -28,6 +28,7 @@ def load_model(
     *,
     custom_objects: Mapping[str, Any] | None = None,
     safe_mode: bool = True,
+    keep_tensorflow_calls: bool = False,
 ) -> Any:
     """Load a whole-model .h5 of Keras 2 as it is: CuDNN layers with their own weights.
 
@@ -38,6 +39,8 @@ def load_model(
         custom_objects: name to class or function, for the user's own layers.
         safe_mode: refuse what runs code of the file (Lambda layers), or of modules that it names,
             and what reads other files; False allows it.
+        keep_tensorflow_calls: what the file calls of TensorFlow is run by TensorFlow itself, which
+            must be Keras' backend; else by the operations of Keras 3 that compute the same.
 
     Returns:
         An uncompiled `keras.Model`.
@@ -51,14 +54,14 @@ def load_model(
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
-            config = original_config(file)
+            config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)
             _refuse_code(config, objects, safe_mode)
             model = _build(config, objects, safe_mode)
             _load_weights(model, file)
     return model
 
 
-def original_config(file: KerasH5) -> Config:
+def original_config(file: KerasH5, *, keep_tensorflow_calls: bool = False) -> Config:
     """The model_config of a file, repaired for Keras 3 and `custom_objects()`.
 
     Raises:
@@ -67,7 +70,10 @@ def original_config(file: KerasH5) -> Config:
     if file.container != MODEL or file.model_config is None:
         raise NotConvertibleError("only weights, no model_config: there is no model to load")
     flavour = file.hard_sigmoid_mark or "keras2"
-    ported = port(file.model_config, None, file.keras_version, original=True, hard_sigmoid=flavour)
+    ported = port(
+        file.model_config, None, file.keras_version, original=True, hard_sigmoid=flavour,
+        keep_tensorflow_calls=keep_tensorflow_calls,
+    )  # fmt: skip
     if ported.problems:
         raise NotConvertibleError("\n".join(ported.problems))
     return ported.model

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from rnnconvert.keras_config.builtin import KERAS_LAYERS
 from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.structure import (
     STATEFUL_CALLS,
@@ -22,6 +21,7 @@ from rnnconvert.keras_config.structure import (
 from rnnconvert.keras_config.tree import (
     Config,
     Node,
+    is_operation,
     layer_name,
     members,
     parse_version,
@@ -75,7 +75,7 @@ def _is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> b
 
 def _refuse_operation(node: Node, changes: Changes) -> None:
     name = node.class_name
-    if str(node.entry.get("module")).startswith("keras.src.ops") and name not in KERAS_LAYERS:
+    if is_operation(node.entry):
         changes.problem(
             f"{show_path(node.path)}: {name}, an operation of Keras 3, which the old Keras of the "
             "CuDNN layers does not have"
@@ -133,10 +133,8 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
             continue
         name = str(entry.get("name") or layer_name(entry))
         found: list[Reference] = []
-        for connection in calls(node.config):
+        for connection in (*calls(node.config), node.config["output_layers"]):
             each_reference(connection, names, found.append)
-        if sequential:  # of a functional model Keras 3, too, counts it there
-            each_reference(node.config["output_layers"], names, found.append)
         found = [reference for reference in found if reference[0] == name]
         if not found or min(reference[1] for reference in found):
             continue

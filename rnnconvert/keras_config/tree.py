@@ -49,6 +49,11 @@ def is_layer(value: object) -> bool:
     return isinstance(value, dict) and "class_name" in value and "config" in value
 
 
+def is_operation(entry: object) -> bool:
+    """Whether an entry of a functional model is an operation of Keras 3, `keras.ops`, no layer."""
+    return isinstance(entry, dict) and str(entry.get("module")).startswith("keras.src.ops.")
+
+
 def layer_name(entry: Config) -> str:
     """Name of a layer dict: in its config, or (functional members) beside it."""
     config = entry.get("config")
