@@ -15,7 +15,7 @@ from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.frameworks import CannotRun, NothingToRun
 from rnnconvert.keras_config.tree import Config
-from rnnconvert.keras_config.trust import first_refusal
+from rnnconvert.keras_config.trust import first_refusal, is_own
 from rnnconvert.verification.permissions import Permissions
 
 _MORE_WEIGHTS = "top_level_model_weights"
@@ -48,7 +48,8 @@ def known_names(permissions: Permissions) -> set[str]:
     """Names that lead to the user's own classes: given, or registered with Keras on import."""
     import keras
 
-    return {*permissions.custom_objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    return {*permissions.custom_objects, *(name for name in registered if not is_own(name))}
 
 
 def _hdf5_configs(path: Path) -> tuple[Config, Config | None]:
