@@ -9,9 +9,10 @@ from typing import Any
 
 from rnnconvert import lowering
 from rnnconvert.containers import keras_savedmodel
-from rnnconvert.errors import UsageError
+from rnnconvert.errors import ConversionError, UsageError
 from rnnconvert.frameworks import CannotRun, import_tensorflow
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
+from rnnconvert.keras_config.trust import refusals
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
 from rnnconvert.report import FileInfo, head
@@ -55,7 +56,7 @@ class GraphInspection:
         has_keras_config: whether `--to keras` can rebuild a Keras model.
         only_rebuilds: a Keras model with CuDNN layers, saved without any function: there is no
             graph to lower.
-        warnings: about options that a graph has no use for.
+        warnings: about options that a graph has no use for, and Lambda layers of the Keras model.
     """
 
     input: FileInfo
@@ -64,6 +65,11 @@ class GraphInspection:
     has_keras_config: bool = False
     only_rebuilds: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def rebuilt_by(self) -> str:
+        """The option that makes a Keras file of it; Keras itself can't load a Lambda unasked."""
+        return "--to h5" if any("Lambda" in text for text in self.warnings) else "--to keras"
 
     @property
     def verdict(self) -> str:
@@ -92,6 +98,15 @@ def lowering_options(options: Options) -> lowering.Options:
         num_units=stack.num_units,
         num_layers=stack.num_layers,
     )
+
+
+def _lambdas(path: Path) -> list[str]:
+    """The Lambda layers of a SavedModel's Keras model, and what they call."""
+    try:
+        found = refusals(keras_savedmodel.config_of(path).model)
+    except ConversionError:
+        return []  # rebuilding says why
+    return [refusal.text for refusal in found if "is a Lambda layer" in refusal.text]
 
 
 def without_effect(options: Options) -> tuple[str, ...]:
@@ -135,7 +150,7 @@ def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
         ),
         has_config,
         has_config and only_rebuilds(path, graphs),
-        without_effect(options),
+        (*without_effect(options), *(_lambdas(path) if has_config else ())),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rnnconvert.keras_config.harmless import CLASSES, FUNCTIONS, OPERATIONS, VALUES
+from rnnconvert.keras_config.lambdas import called_names, holds_code, is_vouched_for
 from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES, function_name
 from rnnconvert.keras_config.tensorflow_calls.kept import is_known
 from rnnconvert.keras_config.tensorflow_calls.node_defs import is_known_op
@@ -103,6 +104,8 @@ def _refused(config: Config, vouched: frozenset[str], layers: dict[int, str]) ->
             refusal = _of_object(value, vouched, place, is_layer) or _of_paths(value, place)
             if refusal is not None:
                 yield refusal
+                if value.get("class_name") == "Lambda" and refusal.kind == CLASS:
+                    continue  # the functions that it calls are what was refused
             left += [(item, place) for item in reversed(list(value.values()))]
 
 
@@ -115,6 +118,11 @@ def _of_object(
         return None
     if _is_vouched(entry, vouched) or _is_harmless(entry):
         return None
+    if is_layer and name == "Lambda" and (missing := _missing_functions(entry, vouched)):
+        return Refusal(
+            f"{place} is a Lambda layer that calls {', '.join(missing)}, which is not in the file",
+            CLASS,
+        )
     if name in _LAMBDAS:
         here = "is a Lambda layer" if is_layer and name == "Lambda" else "holds a lambda function"
         return Refusal(f"{place} {here}, whose code is in the file", CODE)
@@ -129,8 +137,19 @@ def _of_object(
     return Refusal(f"{place} names {full or _shown(entry.get('registered_name'))}", CODE)
 
 
+def _missing_functions(entry: dict[str, Any], vouched: frozenset[str]) -> list[str]:
+    """Functions that a Lambda layer without code calls, and that nobody vouches for."""
+    config = entry.get("config")
+    if not isinstance(config, dict) or holds_code(config):
+        return []
+    return [name for name in called_names(config) if name not in vouched]
+
+
 def _is_vouched(entry: dict[str, Any], vouched: frozenset[str]) -> bool:
     """Keras asks for the registered name first; files of Keras 2 have the class name only."""
+    config = entry.get("config")
+    if entry.get("class_name") == "Lambda" and isinstance(config, dict):
+        return is_vouched_for(config, vouched)
     name = entry.get("config") if entry.get("class_name") == "function" else entry.get("class_name")
     asked = entry.get("registered_name") or name
     if not isinstance(asked, str) or asked not in vouched:

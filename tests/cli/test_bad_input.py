@@ -438,7 +438,7 @@ def test_a_lambda_is_kept_and_never_run(cli, tmp_path, command):
     assert result.code == 0
     assert result.err == (
         "warning: model/lambda_1: Lambda layer kept, its code never run; Keras loads it only "
-        "with safe_mode=False\n"
+        "with safe_mode=False, and only in the version of Python that wrote it: it is bytecode\n"
     )
     assert not trap.exists()
     assert model.read_bytes() == content
