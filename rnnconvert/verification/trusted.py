@@ -18,7 +18,7 @@ from rnnconvert.frameworks import CannotRun, NothingToRun
 from rnnconvert.keras_config.changes import Changes
 from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.tree import Config
-from rnnconvert.keras_config.trust import first_refusal
+from rnnconvert.keras_config.trust import first_refusal, is_own
 from rnnconvert.verification.permissions import Permissions
 
 _MORE_WEIGHTS = "top_level_model_weights"
@@ -51,7 +51,8 @@ def known_names(permissions: Permissions) -> set[str]:
     """Names that lead to the user's own classes: given, or registered with Keras on import."""
     import keras
 
-    return {*permissions.custom_objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    return {*permissions.custom_objects, *(name for name in registered if not is_own(name))}
 
 
 def _hdf5_configs(path: Path) -> tuple[Config, Config | None]:
