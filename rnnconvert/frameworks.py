@@ -15,6 +15,10 @@ class CannotRun(Exception):
     """A model can't be run here; the text is the reason, for the report."""
 
 
+class NothingToRun(CannotRun):
+    """There is nothing of its kind in the file that could be run, here or on any machine."""
+
+
 def import_keras() -> Any:
     """Keras 3, ready to run.
 

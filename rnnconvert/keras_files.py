@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from rnnconvert.containers.keras_h5 import KerasH5, describe, open_keras_h5
 from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.kinds import Kind
-from rnnconvert.publish import temporary_file
+from rnnconvert.publish import scratch_directory, temporary_file, write_errors
 from rnnconvert.report import FileInfo
 
 
@@ -32,7 +31,7 @@ def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[Fil
         return
     info = FileInfo.of(path, kind.value, with_hash=with_hash)
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
-        if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+        if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
             info = replace(info, keras_version=file.keras_version, backend=file.backend)
         yield info, file
 
@@ -40,8 +39,10 @@ def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[Fil
 @contextmanager
 def rebuilt_h5(source: Path, kind: Kind) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """The Keras model of another container as a temporary HDF5 file, and warnings."""
-    with temporary_file(Path(tempfile.gettempdir()), ".h5") as file:
-        yield file, _rebuild(source, file, kind).warnings
+    with temporary_file(scratch_directory(), ".h5") as file:
+        with write_errors(file.parent):
+            rebuilt = _rebuild(source, file, kind)
+        yield file, rebuilt.warnings
 
 
 def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:
@@ -50,6 +51,10 @@ def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:
         from rnnconvert.containers import keras_savedmodel
 
         return keras_savedmodel.rebuild_h5(source, target)
+    if kind is Kind.KERAS_1:
+        from rnnconvert.containers import keras1
+
+        return keras1.rebuild_h5(source, target)
     if kind is Kind.KERAS:
         from rnnconvert.containers import keras_zip
 

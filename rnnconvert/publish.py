@@ -7,14 +7,21 @@ kill at any moment leaves the target as it was and at most one file with the pre
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import secrets
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from rnnconvert.errors import FULL_DISK, OutputError, UsageError
+from rnnconvert.exchange import exchange
 
 PREFIX = ".rnnconvert-"
 
@@ -54,6 +61,113 @@ def check_output(source: Path, output: Path, *, force: bool, in_place: bool) -> 
         raise OutputError(f"the directory {directory} is not writable", path=str(output))
 
 
+@dataclass(frozen=True)
+class Footprint:
+    """What one conversion reads and writes.
+
+    Attributes:
+        reads: files, and directories with all that is in them.
+        writes: files, and directories that are replaced as a whole.
+    """
+
+    reads: tuple[Path, ...]
+    writes: tuple[Path, ...] = ()
+
+
+def refuse_overlap(reads: Iterable[Path], output: Path, *, what: str = "output") -> None:
+    """Raise UsageError where writing `output` would destroy an input, or part of one.
+
+    Args:
+        what: the output is, for the message.
+    """
+    place = output.resolve()
+    for path in reads:
+        source = path.resolve()
+        if source == place or (output.exists() and path.exists() and output.samefile(path)):
+            raise UsageError(f"{what} and input are the same file", path=str(output))
+        if source in place.parents:
+            raise UsageError(f"the {what} would be inside the input", path=str(output))
+        if place in source.parents and not output.is_file():
+            raise UsageError(f"the {what} would replace what the input lies in", path=str(output))
+
+
+def refuse_clashes(conversions: Sequence[Footprint]) -> None:
+    """Several conversions must not write to one place, nor one over the input of another.
+
+    Raises:
+        UsageError: two of them would.
+    """
+    written: set[str] = set()
+    for conversion in conversions:
+        for path in conversion.writes:
+            place = os.path.normcase(path.resolve())
+            if place in written:
+                raise UsageError(f"several inputs would be written as {path}")
+            written.add(place)
+    read = {os.path.normcase(path.resolve()) for each in conversions for path in each.reads}
+    for conversion in conversions:
+        for path in conversion.writes:
+            target = path.resolve()
+            over = {os.path.normcase(each) for each in (target, *target.parents)} & read
+            if over:
+                raise UsageError(f"{min(over)} is an input, and another one would be written there")
+
+
+def check_report(report: Path, models: Iterable[Path], *, is_read: bool) -> None:
+    """Refuse a report that would replace a model, or can't be written.
+
+    Args:
+        report: the file to write; or, `is_read`, to read where it exists.
+        models: files and directories of inputs and outputs.
+
+    Raises:
+        UsageError: the report would replace a model, or lie in the directory of one.
+        OutputError: it can't be written, or would replace what is no report.
+    """
+    try:
+        for path in models:
+            refuse_overlap([path], report, what="report")
+    except UsageError as error:
+        raise UsageError("the report would replace a model, or a part of one",
+                         path=str(report)) from error  # fmt: skip
+    if report.exists():
+        if not report.is_file():
+            raise OutputError("the report's path is not a regular file", path=str(report))
+        if not is_read and not _is_report(report):
+            raise OutputError("the file exists and is no report; it is kept", path=str(report))
+    if not (is_read and report.exists()):
+        _require_writable(report.parent)
+
+
+def _is_report(path: Path) -> bool:
+    """Whether a file holds nothing, or what `--report` wrote."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8") or "[]")
+    except (OSError, ValueError, RecursionError):
+        return False
+    reports = content if isinstance(content, list) else [content]
+    return all(isinstance(report, dict) and "schema" in report for report in reports)
+
+
+def _require_writable(directory: Path) -> None:
+    if not directory.is_dir():
+        raise OutputError(f"the directory {directory} does not exist")
+    if not os.access(directory, os.W_OK):
+        raise OutputError(f"the directory {directory} is not writable")
+
+
+def scratch_directory() -> Path:
+    """Where temporary files lie that are no output's.
+
+    Raises:
+        OutputError: there is no such place.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise OutputError(f"no directory for temporary files: {error.strerror}") from error
+
+
 @contextmanager
 def temporary_file(directory: Path, suffix: str) -> Iterator[Path]:
     """An empty file of our own in `directory`, removed on the way out if it is still there."""
@@ -73,7 +187,10 @@ def temporary_file(directory: Path, suffix: str) -> Iterator[Path]:
 @contextmanager
 def temporary_directory(parent: Path) -> Iterator[Path]:
     """A directory with the prefix in `parent`, removed at the end with all that is left in it."""
-    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    try:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    except OSError as error:
+        raise OutputError(f"can't write to {parent}: {error.strerror}") from error
     try:
         yield path
     finally:
@@ -93,40 +210,130 @@ def write_errors(output: Path) -> Iterator[None]:
 def publish(temporary: Path, output: Path) -> None:
     """Flush `temporary` to disk, give it ordinary permissions, and rename it to `output`."""
     with write_errors(output):
-        temporary.chmod(output.stat().st_mode & 0o777 if output.exists() else 0o666 & ~_mask())
-        _flush(temporary, os.O_RDWR)
+        _make_ready(temporary, output)
         os.replace(temporary, output)
-        with contextlib.suppress(OSError):  # not every file system can flush a directory
-            _flush(output.parent, os.O_RDONLY)
+        _flush_directory(output.parent)
+
+
+def publish_together(files: Sequence[tuple[Path, Path]]) -> None:
+    """Publish files that belong together: all of them, or what was there before.
+
+    What is replaced steps aside first, the last file before the others, and comes back if anything
+    fails. A kill leaves it under names with the prefix, and never a new file beside an old one.
+
+    Args:
+        files: temporary file and target of each; last the one by which the others are found.
+    """
+    aside: list[tuple[Path, Path]] = []
+    with write_errors(files[-1][1]):
+        for temporary, target in files:
+            _make_ready(temporary, target)
+        with uninterrupted():
+            try:
+                for _, target in reversed(files):
+                    if target.exists() or target.is_symlink():
+                        aside.append((_unused_name(target), target))
+                        os.replace(target, aside[-1][0])
+                for temporary, target in files:
+                    os.replace(temporary, target)
+            except BaseException:
+                for temporary, target in files:
+                    if not temporary.exists():
+                        target.unlink(missing_ok=True)
+                _bring_back(aside)
+                raise
+            try:
+                for directory in {target.parent for _, target in files}:
+                    _flush_directory(directory)
+            finally:
+                for old, _ in aside:
+                    with contextlib.suppress(OSError):
+                        old.unlink()
 
 
 def publish_directory(temporary: Path, output: Path) -> None:
-    """Flush a directory to disk and rename it to `output`; one that is there steps aside.
+    """Flush a directory to disk and rename it to `output`; one that is there changes places.
 
     Args:
         temporary: in a temporary directory of its own, where the replaced one is left.
     """
     with write_errors(output):
-        temporary.chmod(0o777 & ~_mask())
         for path in sorted(temporary.rglob("*")):
             if path.is_file():
                 _flush(path, os.O_RDWR)
-        aside = temporary.with_name("replaced") if output.exists() else None
-        if aside:
-            os.rename(output, aside)
-        try:
-            os.rename(temporary, output)
-        except OSError:
-            if aside:
-                os.rename(aside, output)
-            raise
+            elif path.is_dir():
+                _flush_directory(path)
+        _flush_directory(temporary)
+        with uninterrupted():
+            _take_place(temporary, output)
+            _flush_directory(output.parent)
 
 
-def _mask() -> int:
-    """The permissions that the user takes from new files."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _take_place(temporary: Path, output: Path) -> None:
+    if not output.exists():
+        os.rename(temporary, output)
+        return
+    if exchange(temporary, output):
+        return
+    aside = _unused_name(output)
+    try:
+        os.rename(output, aside)
+        os.rename(temporary, output)
+    except BaseException:
+        if not temporary.exists():
+            os.rename(output, temporary)
+        _bring_back([(aside, output)])
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _bring_back(aside: Sequence[tuple[Path, Path]]) -> None:
+    for old, target in reversed(aside):
+        if old.exists() or old.is_symlink():
+            os.rename(old, target)
+
+
+def _unused_name(target: Path) -> Path:
+    """Beside `target`, for what it replaces."""
+    return target.with_name(f"{PREFIX}{secrets.token_hex(8)}.old")
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the files have changed places, which takes no time."""
+    waiting: list[tuple[int, FrameType | None]] = []
+    before: dict[int, Any] = {}
+    try:
+        for number in (int(signal.SIGINT), int(signal.SIGTERM)):
+            before[number] = signal.signal(number, lambda *caught: waiting.append(caught))
+    except ValueError:  # not in the main thread, which alone hears them
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if waiting:
+            signal.raise_signal(waiting[0][0])
+
+
+def _make_ready(temporary: Path, output: Path) -> None:
+    """Give a file the permissions that `output` has or would get, and flush it to disk."""
+    mode = output.stat().st_mode & 0o777 if output.exists() else _usual_mode(output.parent)
+    temporary.chmod(mode)
+    _flush(temporary, os.O_RDWR)
+
+
+def _usual_mode(directory: Path) -> int:
+    """Permissions of a new file there, asked by making one: the umask can't be read on its own."""
+    probe = directory / f"{PREFIX}{secrets.token_hex(8)}"
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        return os.fstat(handle).st_mode & 0o777
+    finally:
+        os.close(handle)
+        probe.unlink()
 
 
 def write_text(output: Path, content: str) -> None:
@@ -136,6 +343,11 @@ def write_text(output: Path, content: str) -> None:
         with temporary_file(directory, ".json") as temporary:
             temporary.write_text(content, encoding="utf-8")
             publish(temporary, output)
+
+
+def _flush_directory(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # not every file system can flush a directory
+        _flush(directory, os.O_RDONLY)
 
 
 def _flush(path: Path, flags: int) -> None:

@@ -17,12 +17,13 @@ from rnnconvert.cli.tables import (
     file_line,
     formula,
     level_line,
+    loads,
     new_table,
     printable,
     target_class,
     verdict_line,
 )
-from rnnconvert.errors import ConversionError, OutputError, UsageError
+from rnnconvert.errors import ConversionError
 
 if TYPE_CHECKING:
     from rnnconvert.inspection.checkpoints import CheckpointInspection, StackLayer
@@ -38,7 +39,7 @@ _WIDE = 125
 _PLAIN_WIDTH = 240
 """Width where output goes to a file or a pipe: names are never cut there."""
 _NOTHING = {
-    ("cudnn-to-keras", "layers"): "no CuDNN layer, and Keras 3 loads it as it is",
+    ("cudnn-to-keras", "layers"): "no CuDNN layer",
     ("cudnn-to-keras", "stacks"): "nothing of cuDNN in it; --to keras makes Keras models of it",
     ("cudnn-to-keras", "ops"): "no cuDNN op that running the model can get to",
     ("keras-to-cudnn", "layers"): "no LSTM or GRU layer",
@@ -101,7 +102,8 @@ class Output:
         self._out.print(f"[bold]{printable(report.input.path)}[/]  {file_line(report.input)}")
         kind = _kind_of_layers(report)
         if report.verdict == "nothing-to-convert":
-            self._out.print(f"  nothing to convert: {_NOTHING[report.command, kind]}")
+            said = f"{_NOTHING[report.command, kind]}{loads(report, kind)}"
+            self._out.print(f"  nothing to convert: {said}", soft_wrap=True)
             return
         if kind == "stacks":
             self._stacks(report.layers)
@@ -186,6 +188,8 @@ class Output:
 
         for line in variable_lines(found.found):
             self._out.print(f"  {printable(line)}", soft_wrap=True)
+        if found.origin:
+            self._out.print(f"  {found.origin}")
         own = {name for stack in found.found.stacks for name in stack.variables}
         own |= {slot.variable for stack in found.found.stacks for slot in stack.slots}
         others = [name for name in found.variables if name not in own]
@@ -194,15 +198,13 @@ class Output:
         self._out.print(
             f"  {len(others)} other variables: {printable(', '.join(shown))}{more}", soft_wrap=True
         )
-        self._stacks(found.layers)
+        if found.layers:
+            self._stacks(found.layers)
         for problem in found.found.problems:
             self._out.print(f"  [red]can't be converted:[/] {printable(problem)}", soft_wrap=True)
-        if found.verdict == "convertible":
-            self._out.print("  [green]convertible[/]")
-        elif not found.found.problems:
-            self._out.print(
-                "  nothing of cuDNN in it; --to keras makes Keras models of TF1's cells"
-            )
+        if found.conclusion:
+            color = "green" if found.verdict == "convertible" else "default"
+            self._out.print(f"  [{color}]{found.conclusion}[/]", soft_wrap=True)
 
     def _stacks(self, layers: Sequence[StackLayer]) -> None:
         from rnnconvert.cli.stacks import rows
@@ -288,22 +290,30 @@ class Output:
         place = f"{error.path}: " if error.path else ""
         return [f"{place}{problem}" for problem in error.problems]
 
-    def check_report_path(self, inputs: Sequence[Path], target: Path | None) -> None:
-        """Refuse a report that would replace a model, before any work is done.
+    @property
+    def writes_report(self) -> bool:
+        """Whether there is a file of `--report`."""
+        return self._report is not None
+
+    def check_report_path(
+        self, inputs: Sequence[Path], outputs: Sequence[Path], *, may_exist: bool = False
+    ) -> None:
+        """Refuse a report that would replace a model, or can't be written, before any work is done.
+
+        Args:
+            inputs, outputs: files and directories; a report does not go into a directory of theirs.
+            may_exist: one that exists is read, and not replaced.
 
         Raises:
-            UsageError: the report and an input or the output are the same file.
-            OutputError: the report's path is a pipe, a device or a directory.
+            UsageError: the report and an input or an output are the same file.
+            OutputError: the report's path is a pipe, a device or a directory, a file that is no
+                report, or lies in a directory that is missing or not writable.
         """
         if self._report is None:
             return
-        report = Path(self._report)
-        for path in (*inputs, *([target] if target else [])):
-            same = report.absolute() == path.absolute()
-            if same or (report.exists() and path.exists() and report.samefile(path)):
-                raise UsageError("the report would replace a model", path=str(report))
-        if report.exists() and not report.is_file():
-            raise OutputError("the report's path is not a regular file", path=str(report))
+        from rnnconvert.publish import check_report
+
+        check_report(Path(self._report), (*inputs, *outputs), is_read=may_exist)
 
     def finish(self) -> None:
         """Write the JSON documents: one report, or a list of them for several inputs."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rnnconvert.inspection.checkpoints import StackLayer
     from rnnconvert.tf1.stack import Found
 
+ACTIVATIONS = ["tanh", "relu", "sigmoid", "elu", "selu", "softplus", "softsign", "linear"]
 CELLS = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
 
 
@@ -35,8 +36,9 @@ stack_options = option_group(
     click.option("--forget-bias", type=float,
                  help="What an LSTM cell adds to its forget gate. "
                  "Default: as the graph says, else 1."),
-    click.option("--activation", type=click.Choice(["tanh", "relu"]),
-                 help="Activation of a BasicRNNCell. Default: as the graph says, else tanh."),
+    click.option("--activation", type=click.Choice(ACTIVATIONS),
+                 help="Activation of a cell that has a choice (of a BasicRNNCell tanh or relu). "
+                 "Default: as the graph says, else tanh."),
 )  # fmt: skip
 
 
@@ -62,6 +64,9 @@ def variable_lines(found: Found) -> list[str]:
         both = "" if stack.direction == "unidirectional" else ", bidirectional"
         sizes = f"{stack.num_layers} x {stack.num_units} units on {stack.input_size} inputs"
         lines.append(f"{stack.scope}: {stack.cell}, {sizes}{both}, {stack.dtype}")
+        if stack.told is not None:
+            added = "" if stack.cell != "lstm" else f"forget_bias {stack.forget_bias}, "
+            lines.append(f"  {added}activation {stack.function} (of the graph beside it, .meta)")
         if stack.opaque is not None:
             lines.append(f"  {stack.opaque}: opaque buffer of {stack.shape.size:,} values")
         lines += [f"  {name}" for place in stack.places for name in place.tensors.values()]

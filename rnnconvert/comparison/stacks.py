@@ -66,7 +66,7 @@ def compare(
     skipped = LevelResult.nothing_to_run(
         "a checkpoint holds no model; its stacks ran at level layers"
     )
-    layers = LevelResult.not_asked(options.verify)
+    layers = asked = LevelResult.not_asked(options.verify)
     pairs = list(zip(source.found.stacks, weights, strict=True))
     if options.verify != "weights":
         layers = LevelResult.of_all([
@@ -89,7 +89,7 @@ def compare(
             for stack, own in pairs
         ]),
         layers_level=layers,
-        model_level=(skipped if options.verify == "model" else layers,),
+        model_level=(skipped if options.verify == "model" else asked,),
     )  # fmt: skip
 
 
@@ -124,21 +124,29 @@ def _other_side(
         scopes = ", ".join(stack.scope for stack in stacks)
         raise _unlike(f"{len(stacks)} RNN stacks ({scopes}); pick one with --scope")
     with open_keras(path, kind, with_hash=options.hashes) as (info, file):
-        return info, [_fitting(stacks[0], _of_keras(file))]
+        return info, [_fitting(stacks[0], _of_keras(file, stacks[0].function))]
 
 
-def _of_keras(file: KerasH5) -> list[RnnWeights]:
-    """The recurrent layers of a Keras file, forward before backward."""
+def _of_keras(file: KerasH5, activation: str) -> list[RnnWeights]:
+    """The recurrent layers of a Keras file, forward before backward.
+
+    Raises:
+        NotConvertibleError: one of them has another activation.
+    """
     sites = [change.site for change in make_plan(file).sites]
     # The two of a Bidirectional are neighbours, in either order.
     above = [site.path.rpartition("/")[0] for site in sites]
     order = sorted(
         range(len(sites)), key=lambda n: (above.index(above[n]), sites[n].direction == "backward")
     )
-    return [_weights_of(file, sites[n]) for n in order]
+    return [_weights_of(file, sites[n], activation) for n in order]
 
 
-def _weights_of(file: KerasH5, site: Site) -> RnnWeights:
+def _weights_of(file: KerasH5, site: Site, activation: str) -> RnnWeights:
+    if (site.activation or activation) != activation:
+        raise _unlike(
+            f"{site.path} computes its state by {site.activation}, the checkpoint by {activation}"
+        )
     if not site.is_cudnn and site.recurrent_activation not in (None, "sigmoid"):
         raise _unlike(f"{site.path} computes its gates by {site.recurrent_activation}")
     tensors = {kind: file.read(tensor.path) for kind, tensor in site.tensors.items()}

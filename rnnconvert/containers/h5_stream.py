@@ -8,9 +8,13 @@ a write fails; so it is not told: the first failure is kept, and `safe_h5.open_h
 from __future__ import annotations
 
 import io
+import itertools
 import os
+import weakref
 from pathlib import Path
 from typing import Any
+
+import h5py
 
 from rnnconvert.errors import UnreadableInputError
 
@@ -27,10 +31,17 @@ _LENGTHS_AT = {0: 14, 1: 14, 2: 10, 3: 10}
 _DAMAGED = "the global heap at byte {} contradicts itself; the file is damaged"
 
 
+_numbers = itertools.count()
+_streams: weakref.WeakValueDictionary[str, Stream] = weakref.WeakValueDictionary()
+"""By the name that h5py has of each."""
+
+
 class Stream:
     """A file that h5py reads and writes through its driver for Python files.
 
     Attributes:
+        path: of the file.
+        checked: addresses of objects whose texts were found to be no longer than the file.
         writes: whether the file may be changed.
         failure: the first error of a read or a write, to be raised once HDF5 is out of the way.
     """
@@ -42,7 +53,10 @@ class Stream:
             OSError: it can't be opened, or (BlockingIOError) another program is writing to it.
         """
         self.failure: BaseException | None = None
-        self._path = path
+        self.path = path
+        self.checked: set[int] = set()
+        self._name = f"stream {next(_numbers)}"
+        _streams[self._name] = self
         self.writes = mode != "r"
         self._file = io.FileIO(path, {"r": "r", "r+": "r+", "w": "w+"}[mode])
         try:
@@ -54,7 +68,8 @@ class Stream:
             raise
 
     def __repr__(self) -> str:
-        return str(self._path)
+        """What h5py takes for the file's name, which it can only keep in ASCII."""
+        return self._name
 
     def close(self) -> None:
         self._file.close()
@@ -92,14 +107,18 @@ class Stream:
         return len(view)
 
     def write(self, data: Any) -> int:
+        """Write, or keep the reason why not, once and for all: HDF5 is not told."""
         view = memoryview(data).cast("B")
         try:
-            done = 0
-            while done < len(view) and self.failure is None:
-                done += self._file.write(view[done:]) or 0
+            if self.failure is None:
+                self._put(view)
         except BaseException as error:
             self._keep(error)
         return len(view)
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            view = view[self._file.write(view) or 0 :]
 
     def truncate(self, size: int) -> int:
         if self.writes and self.failure is None:
@@ -112,6 +131,17 @@ class Stream:
     def _keep(self, error: BaseException) -> None:
         if self.failure is None:
             self.failure = error
+
+
+def stream_of(file: h5py.File) -> Stream | None:
+    """The stream that an opened file is read through; None where h5py opened it by its path."""
+    return _streams.get(file.filename)
+
+
+def path_of(file: h5py.File) -> Path:
+    """Where an opened file lies."""
+    stream = stream_of(file)
+    return stream.path if stream is not None else Path(file.filename)
 
 
 def _lock_shared(handle: int) -> None:

@@ -23,7 +23,9 @@ import numpy as np
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
-from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
+from rnnconvert.containers.budget import charge_arrays
+from rnnconvert.containers.h5_rest import difference, require_apart
+from rnnconvert.edits import LARGEST_WHOLE, apply_edit, is_read_whole, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
@@ -31,6 +33,10 @@ from rnnconvert.report import FileInfo, sha256
 
 MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
+OPTIMIZER = "optimizer_weights"
+"""Group of the optimizer's variables."""
+_LEAST_BYTES = 64
+"""What a group or a tensor takes of a file at least: its header alone is longer."""
 HARD_SIGMOID_MARK = "rnnconvert_hard_sigmoid"
 """Root attribute: whose hard_sigmoid the weights are made for, where it is not the writer's."""
 
@@ -67,7 +73,7 @@ class KerasH5:
             )
         raise UnreadableInputError(
             "an HDF5 file, but no Keras model: expected the attribute model_config or layer_names, "
-            f"found the groups {', '.join(list(self.file)[:5]) or 'none'}"
+            f"found the groups {', '.join(safe_h5.names(self.file)[:5]) or 'none'}"
         )
 
     @property
@@ -111,29 +117,43 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
-        found: dict[str, list[Tensor]] = {}
+        stored = self._stored(names)
+        require_apart(
+            dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
+        )
+        return {
+            name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
+            for name, found in stored.items()
+        }
+
+    def _stored(self, names: list[str]) -> dict[str, list[tuple[str, h5py.Dataset]]]:
+        """The datasets that each group lists, as long as they are no more than the file can hold.
+
+        Raises:
+            UnreadableInputError: they are.
+        """
+        size = self.path.stat().st_size
+        listed = needed = 0
+        stored = {}
         for name in names:
-            group = safe_h5.get_group(self.weights, name)
-            found[name] = [
-                self._tensor(group, f"{self.prefix}{name}", weight)
-                for weight in safe_h5.strings(group, "weight_names") or []
-            ]
-        return found
+            stored[name] = _datasets(safe_h5.get_group(self.weights, name))
+            listed += 1 + len(stored[name])
+            needed += sum(dataset.nbytes for _, dataset in stored[name])
+            if listed * _LEAST_BYTES > size:
+                raise UnreadableInputError("refused as unsafe: it lists more tensors than it holds")
+        charge_arrays(needed, size, "its tensors")
+        return stored
 
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
         """The optimizer's variables, in the file's order."""
-        if not safe_h5.has(self.file, "optimizer_weights"):
-            return []
-        group = safe_h5.get_group(self.file, "optimizer_weights")
-        names = safe_h5.strings(group, "weight_names") or []
-        return [self._tensor(group, "optimizer_weights", name) for name in names]
+        return [_tensor(OPTIMIZER, *each) for each in self._of_optimizer]
 
-    def _tensor(self, group: h5py.Group, prefix: str, name: str) -> Tensor:
-        dataset = safe_h5.get_dataset(group, name)
-        return Tensor(
-            f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name
-        )
+    @cached_property
+    def _of_optimizer(self) -> list[tuple[str, h5py.Dataset]]:
+        if not safe_h5.has(self.file, OPTIMIZER):
+            return []
+        return _datasets(safe_h5.get_group(self.file, OPTIMIZER))
 
     def read(self, path: str) -> np.ndarray[Any, Any]:
         return np.asarray(safe_h5.get_dataset(self.file, path)[()])
@@ -159,8 +179,18 @@ class KerasH5:
         """
         dataset, offset = self.dataset(path), self.offset(path)
         if offset is None:
-            return lambda: dataset if dataset.nbytes > LARGEST_WHOLE else dataset[...]
+            return lambda: dataset[...] if is_read_whole(dataset) else dataset
         return partial(_read_raw, self.path, offset, dataset.dtype, dataset.shape)
+
+
+def _datasets(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
+    """The variables of a layer or of an optimizer, by their names in its group."""
+    names = safe_h5.strings(group, "weight_names") or []
+    return [(name, safe_h5.get_dataset(group, name)) for name in names]
+
+
+def _tensor(prefix: str, name: str, dataset: h5py.Dataset) -> Tensor:
+    return Tensor(f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name)
 
 
 def _read_raw(
@@ -239,12 +269,12 @@ def _apply_attributes(plan: Plan, file: h5py.File) -> None:
         del file.attrs["training_config"]
     elif plan.training_config is not None:
         write_text(file, "training_config", json.dumps(plan.training_config))
-    if plan.optimizer.state == "dropped" and "optimizer_weights" in file:
-        del file["optimizer_weights"]
+    if plan.optimizer.state == "dropped" and OPTIMIZER in file:
+        del file[OPTIMIZER]
     if plan.optimizer.new_counter is not None:
-        file["optimizer_weights"][plan.optimizer.new_counter] = np.int64(0)
+        file[OPTIMIZER][plan.optimizer.new_counter] = np.int64(0)
     if plan.optimizer.order:
-        write_names(file["optimizer_weights"], "weight_names", plan.optimizer.order)
+        write_names(file[OPTIMIZER], "weight_names", plan.optimizer.order)
     for name, value in plan.attributes:
         file.attrs[name] = value
 
@@ -275,11 +305,33 @@ def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.D
     return new
 
 
+def other_rest(plan: Plan, source: KerasH5, written: KerasH5) -> str | None:
+    """A sentence on what a patched copy has otherwise than its source, the plan's changes apart.
+
+    None where every other dataset and attribute is the source's, byte for byte.
+    """
+    changes = (*plan.tensor_changes, *plan.optimizer.changes)
+    at_root = {name for name, _ in plan.attributes}
+    if plan.model_config is not None:
+        at_root.add("model_config")
+    if plan.training_config is not None or plan.drop_training:
+        at_root.add("training_config")
+
+    def ignored(path: str, name: str) -> bool:
+        if path == OPTIMIZER and plan.optimizer.order:
+            return name.rstrip("0123456789") == "weight_names"
+        return not path and name in at_root
+
+    dropped = OPTIMIZER if plan.optimizer.state == "dropped" else ""
+    changed = {change.source.path for change in changes}
+    return difference(source.file, written.file, changed, dropped, ignored)
+
+
 def extract_weights(model: Path, target: Path) -> None:
     """Write the weights of a whole-model file as a weights-only file (`--to weights`)."""
     with safe_h5.open_h5(model) as source, safe_h5.open_h5(target, "w") as file:
         weights = safe_h5.get_group(source, "model_weights")
-        for name in weights:
+        for name in safe_h5.names(weights):
             weights.copy(safe_h5.get_member(weights, name), file, name)
         for key, value in weights.attrs.items():
             file.attrs[key] = value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,28 +11,26 @@ import numpy as np
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
-from rnnconvert.keras_config.tree import Config
-from rnnconvert.keras_config.trust import code_in_config
 from rnnconvert.plan import Plan
 from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
+
+_NEEDS_KERAS = "Keras writes a .keras file, and must load the model for that"
 
 
-def save_as_keras(
-    model: Path, target: Path, plan: Plan, permissions: Permissions | None = None
-) -> None:
+def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permissions) -> None:
     """Load a portable .h5 in Keras 3 and save it as `.keras`, optimizer state included.
 
     Args:
         model: the patched and verified .h5.
         target: the `.keras` file to write.
         plan: of the conversion; its optimizer part names the state's variables in Keras' order.
-        permissions: which code of the model may run while Keras loads it.
+        permissions: which code of the file may run.
 
     Raises:
         UsageError: Keras 3 is not installed.
-        NotConvertibleError: Keras can't load the model (custom or Lambda layers).
+        NotConvertibleError: Keras can't load the model, or must not (custom or Lambda layers).
     """
-    permissions = permissions or Permissions()
     try:
         keras = import_keras()
     except CannotRun as error:
@@ -39,24 +38,31 @@ def save_as_keras(
     with open_keras_h5(model) as file:
         state = [file.read(tensor.path) for tensor in file.optimizer_tensors]
         trained = file.training_config is not None
-        _require_consent(file.model_config or {}, permissions)
-    given: dict[str, Any] = {"custom_objects": dict(permissions.custom_objects)}
-    if permissions.allow_code:
-        given["safe_mode"] = False
+    try:
+        require_trusted(model, permissions, compiled=trained)
+    except CannotRun as error:
+        raise NotConvertibleError(
+            f"{_NEEDS_KERAS}: {error}; --to h5 needs no Keras and keeps the layer as it is"
+        ) from error
+    load = partial(
+        keras.models.load_model,
+        custom_objects=dict(permissions.custom_objects),
+        safe_mode=not permissions.allow_code,
+    )
     stateless = plan.optimizer.state != "converted"
     try:
-        loaded = keras.models.load_model(model, compile=trained, **given)
+        loaded = load(model, compile=trained)
     except Exception as error:
+        last = _last_line(error)
         raise NotConvertibleError(
-            "Keras can't load the converted model, so no .keras file can be made "
-            f"({_last_line(error)}); "
+            f"Keras can't load the converted model, so no .keras file can be made ({last}); "
             "write an .h5 file instead"
         ) from error
     if not stateless and loaded.optimizer is not None:
         _restore(keras, loaded, state)
     loaded.save(target)
     try:
-        read_back = keras.models.load_model(target, **given)
+        read_back = load(target)
     except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
         raise NotConvertibleError(
             f"Keras can't read the .keras file that it writes of this model ({_last_line(error)}); "
@@ -67,22 +73,6 @@ def save_as_keras(
 
 def _last_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
-
-
-def _require_consent(config: Config, permissions: Permissions) -> None:
-    """Raise where Keras would have to run what a Lambda layer calls."""
-    lambdas = [
-        text for text in code_in_config(config, permissions.custom_objects) if "Lambda" in text
-    ]
-    missing = [text for text in lambdas if "not in the file" in text]
-    refused = missing if permissions.allow_code else lambdas
-    if not refused:
-        return
-    consent = "--custom-objects module:name names it" if refused[0] in missing else "--allow-code"
-    raise NotConvertibleError(
-        f"{refused[0]}. A .keras file is written by Keras, which would have to run it ({consent}); "
-        "--to h5 needs no Keras and keeps the layer as it is"
-    )
 
 
 def _require_same_weights(saved: Any, loaded: Any) -> None:

@@ -90,7 +90,9 @@ class Written(NamedTuple):
     paths: dict[str, str]
 
 
-def write_stack(path: Path, stack_name: str, layers: Sequence[LayerWeights]) -> tuple[Written, ...]:
+def write_stack(
+    path: Path, stack_name: str, layers: Sequence[LayerWeights], activation: str | None = None
+) -> tuple[Written, ...]:
     """Write a stack as a Keras whole-model HDF5 file. The same input makes the same bytes.
 
     Args:
@@ -98,6 +100,7 @@ def write_stack(path: Path, stack_name: str, layers: Sequence[LayerWeights]) -> 
         stack_name: scope of the stack; its last part names the layers, e.g. "enc/cudnn_lstm" the
             layers cudnn_lstm_0, cudnn_lstm_1, ...
         layers: from the bottom up; all return sequences.
+        activation: Keras' name of another one than the cell's own.
 
     Returns:
         Where each tensor lies, layer by layer, forward before backward.
@@ -109,7 +112,7 @@ def write_stack(path: Path, stack_name: str, layers: Sequence[LayerWeights]) -> 
     _require_stack(layers)
     name = _keras_name(stack_name.rstrip("/").rpartition("/")[2])
     names = [f"{name}_{index}" for index in range(len(layers))]
-    config = _model_config(_keras_name(stack_name), names, layers)
+    config = _model_config(_keras_name(stack_name), names, layers, activation)
     written: list[Written] = []
     with safe_h5.open_h5(path, "w") as file:
         write_text(file, "backend", "tensorflow")
@@ -122,6 +125,43 @@ def write_stack(path: Path, stack_name: str, layers: Sequence[LayerWeights]) -> 
         for index, (layer_name, layer) in enumerate(zip(names, layers, strict=True)):
             group = weights.create_group(layer_name)
             written += _write_layer(group, index, layer_name, layer)
+    return tuple(written)
+
+
+def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Written, ...]:
+    """Write a stack's weights as Keras 3's `.weights.h5`, for a Sequential of its layers alone.
+
+    Args:
+        path: of the file; replaced where it exists. Keras wants a name that ends in .weights.h5.
+        layers: from the bottom up.
+
+    Returns:
+        Where each tensor lies, layer by layer, forward before backward.
+
+    Raises:
+        NotConvertibleError, ValueError: as `write_stack`.
+    """
+    _require_stack(layers)
+    written: list[Written] = []
+    with safe_h5.open_h5(path, "w") as file:
+        for index, layer in enumerate(layers):
+            own = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
+            name = own if layer.backward is None else "bidirectional"
+            group = f"layers/{name}" + (f"_{index}" if index else "")
+            # Keras up to 3.2 asks for the variables of every object, those without any too.
+            empty = ["", group] if layer.backward is None else [
+                "", group, f"{group}/layer", f"{group}/layer/cell"
+            ]  # fmt: skip
+            for place in empty:
+                file.require_group(f"{place}/vars")
+            for direction, weights in layer.directions.items():
+                inner = group if layer.backward is None else f"{group}/{direction}_layer"
+                paths = {}
+                for number, (kind, array) in enumerate(_keras_tensors(weights).items()):
+                    paths[kind] = f"{inner}/cell/vars/{number}"
+                    file.create_dataset(paths[kind], data=array, track_times=False)
+                file.require_group(f"{inner}/vars")
+                written.append(Written(index, direction, paths))
     return tuple(written)
 
 
@@ -175,7 +215,7 @@ def _keras_tensors(weights: RnnWeights) -> dict[str, Array]:
 
 
 def _model_config(
-    model_name: str, names: Sequence[str], layers: Sequence[LayerWeights]
+    model_name: str, names: Sequence[str], layers: Sequence[LayerWeights], activation: str | None
 ) -> dict[str, Any]:
     first = layers[0].forward
     entry = {
@@ -187,14 +227,16 @@ def _model_config(
             "name": f"{names[0]}_input",
         },
     }
-    members = [_layer_config(name, layer) for name, layer in zip(names, layers, strict=True)]
+    members = [
+        _layer_config(name, layer, activation) for name, layer in zip(names, layers, strict=True)
+    ]
     return {
         "class_name": "Sequential",
         "config": {"name": model_name, "layers": [entry, *members]},
     }
 
 
-def _layer_config(name: str, layer: LayerWeights) -> dict[str, Any]:
+def _layer_config(name: str, layer: LayerWeights, activation: str | None) -> dict[str, Any]:
     """The layer dict; a Bidirectional builds its backward layer from the forward one's config."""
     weights = layer.forward
     class_name, meaning = _CLASSES[weights.cell]
@@ -211,6 +253,7 @@ def _layer_config(name: str, layer: LayerWeights) -> dict[str, Any]:
         "units": weights.units,
         "use_bias": weights.bias is not None,
         **meaning,
+        **({"activation": activation} if activation else {}),
     }
     plain = {"class_name": class_name, "config": config}
     if not bidirectional:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rnnconvert.containers.budget import max_bytes
 from rnnconvert.conversion.targets import KERAS_FILES, target_of
 from rnnconvert.errors import UsageError, errors_of, last_resort
 from rnnconvert.kinds import Kind, kind_of
 from rnnconvert.options import Options
+from rnnconvert.publish import Footprint
 from rnnconvert.report import Report
 from rnnconvert.verification.devices import require_gpu
 
@@ -26,13 +28,41 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    with errors_of(source), last_resort():
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
         kind = kind_of(source)
         if source.name in ("", ".."):  # the output's name is made of the input's
             source = source.resolve()
         if options.device == "gpu" and options.verify == "model":
             require_gpu()
         return _run(source, output, kind, options)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write, as each kind decides it itself.
+
+    Raises:
+        ConversionError: as `run` would.
+    """
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
+        kind = kind_of(source)
+        if source.name in ("", ".."):
+            source = source.resolve()
+        if kind is Kind.KERAS_H5:
+            from rnnconvert.conversion import keras_h5
+
+            return keras_h5.footprint(source, output, options)
+        options = replace(options, to=target_of(kind, output, options))
+        if options.to in ("savedmodel", "graph"):
+            from rnnconvert.conversion import graphs
+
+            return graphs.footprint(source, output, kind)
+        if kind in (Kind.CHECKPOINT, Kind.META_GRAPH):
+            from rnnconvert.conversion import checkpoints
+
+            return checkpoints.footprint(source, output, options)
+        from rnnconvert.conversion import rebuilt
+
+        return Footprint((source,), (rebuilt.output_path(source, output, kind, options),))
 
 
 def _run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +21,12 @@ from rnnconvert.inspection.graphs import (
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
 from rnnconvert.publish import (
+    Footprint,
     check_output,
-    publish,
     publish_directory,
+    publish_together,
+    refuse_overlap,
+    scratch_directory,
     temporary_directory,
     write_errors,
 )
@@ -34,6 +36,9 @@ from rnnconvert.verification.devices import no_tensorflow_gpu
 _REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
 _VARIABLES = "variables"
 """The folder of a SavedModel that holds its checkpoint."""
+_MODELS = ("saved_model.pb", "saved_model.pbtxt")
+_PARTS = (*_MODELS, _VARIABLES, "assets", "assets.extra", "keras_metadata.pb", "fingerprint.pb")
+"""What TensorFlow and Keras write into the directory of a SavedModel."""
 
 
 def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:
@@ -54,7 +59,7 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     output = _output_path(source, output, kind)
     writes = not options.dry_run
     _check_output(source, output, kind, force=options.force or not writes)
-    with temporary_directory(output.parent if writes else Path(tempfile.gettempdir())) as work:
+    with temporary_directory(output.parent if writes else scratch_directory()) as work:
         target = work / output.name
         with write_errors(output):
             files = lower(source, target, kind, options)
@@ -135,25 +140,55 @@ def _output_path(source: Path, output: Path | None, kind: Kind) -> Path:
     return output
 
 
+def footprint(source: Path, output: Path | None, kind: Kind) -> Footprint:
+    """What `run` would read and write."""
+    output = _output_path(source, output, kind)
+    if kind is Kind.SAVED_MODEL:
+        return Footprint((source,), (output,))
+    files = _files(source, kind)
+    return Footprint(tuple(files), tuple(_moved(file, source, output) for file in files))
+
+
 def _check_output(source: Path, output: Path, kind: Kind, *, force: bool) -> None:
     """Refuse an output that can't or mustn't be written."""
     if kind is not Kind.SAVED_MODEL:
-        for file in _files(source, kind):
+        files = _files(source, kind)
+        for file in files:
+            refuse_overlap(files, _moved(file, source, output))
             check_output(file, _moved(file, source, output), force=force, in_place=False)
         return
-    if source.resolve() in output.resolve().parents:
-        raise UsageError("the output would be inside the input", path=str(output))
+    refuse_overlap([source], output)
     if not output.parent.is_dir():
         raise OutputError(f"the directory {output.parent} does not exist", path=str(output))
     if output.exists():
-        if output.samefile(source):
-            raise UsageError("output and input are the same directory", path=str(output))
         if not force:
             raise OutputError("the output exists; use --force to replace it", path=str(output))
-        if output.is_dir() and not (output / "saved_model.pb").exists() and any(output.iterdir()):
-            raise OutputError("the directory holds no SavedModel, and is kept", path=str(output))
+        _require_replaceable(output)
     if not os.access(output.parent, os.W_OK):
         raise OutputError(f"the directory {output.parent} is not writable", path=str(output))
+
+
+def _require_replaceable(output: Path) -> None:
+    """Refuse to replace a directory that holds anything but one SavedModel, or nothing.
+
+    Raises:
+        OutputError: it does.
+    """
+    if not output.is_dir():
+        raise OutputError("the output is no directory, and is kept", path=str(output))
+    names = sorted(path.name for path in output.iterdir())
+    if names and not any(name in _MODELS for name in names):
+        raise OutputError("the directory holds no SavedModel, and is kept", path=str(output))
+    foreign = [name for name in names if name not in _PARTS]
+    variables = output / _VARIABLES
+    if variables.is_dir():
+        inner = sorted(path.name for path in variables.iterdir())
+        foreign += [f"{_VARIABLES}/{name}" for name in inner if not name.startswith("variables.")]
+    if foreign:
+        raise OutputError(
+            f"the directory holds {foreign[0]}, which is no part of a SavedModel, and is kept",
+            path=str(output),
+        )
 
 
 def _files(source: Path, kind: Kind) -> list[Path]:
@@ -173,8 +208,7 @@ def _publish(target: Path, output: Path, kind: Kind) -> None:
     if kind is Kind.SAVED_MODEL:
         publish_directory(target, output)
         return
-    for file in _files(target, kind):
-        publish(file, _moved(file, target, output))
+    publish_together([(file, _moved(file, target, output)) for file in _files(target, kind)])
 
 
 # --- verification ---------------------------------------------------------------------------

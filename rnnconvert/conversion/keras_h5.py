@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,17 +23,19 @@ from rnnconvert.options import Options
 from rnnconvert.plan import Plan
 from rnnconvert.planning import hard_sigmoid_flavours, make_plan
 from rnnconvert.publish import (
+    Footprint,
     check_output,
     default_output,
     publish,
+    scratch_directory,
     temporary_file,
     write_errors,
 )
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
+from rnnconvert.verification.loads import show_that_it_loads
 from rnnconvert.verification.model_level import check_everywhere
-from rnnconvert.verification.permissions import Permissions
 
 
 def run(source: Path, output: Path | None, options: Options, *, like: str | None = None) -> Report:
@@ -62,20 +63,24 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
             error = NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
             raise error.with_report(replace(report, verdict="not-convertible"))
         if plan.is_empty and to == (_own(file) if like is None else like):
-            return replace(report, verdict="nothing-to-convert")
+            names = () if like is not None else _name_warnings(source, to, options)
+            report = replace(
+                report, verdict="nothing-to-convert", warnings=(*report.warnings, *names)
+            )
+            return report if like is not None else show_that_it_loads(report, source, options)
         if options.check:
             return report
         output = _output_path(source, output, to, options)
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
-        directory = Path(tempfile.gettempdir()) if options.dry_run else output.parent
+        directory = scratch_directory() if options.dry_run else output.parent
         with temporary_file(directory, ".h5") as temporary:
             with write_errors(output):
                 keras_h5.copy_around(plan, file, temporary)
                 keras_h5.apply(plan, file, temporary)
             report = _verify(report, plan, file, temporary, options)
-            with _finished(file, plan, temporary, to, output, options.permissions) as final:
+            with _finished(file, plan, temporary, to, output, options) as final:
                 whole = final if to == "keras" else temporary
                 report = _verify_model(report, plan, file, temporary, whole, options)
                 if options.strict:
@@ -85,6 +90,14 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
                 if not options.dry_run:
                     publish(final, output)
     return replace(report, output=None if options.dry_run else info)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; in place it is one file."""
+    with open_keras_h5(source) as file:
+        to = _target_container(file, output, options)
+    written = _output_path(source, output, to, options)
+    return Footprint(() if options.in_place else (source,), (written,))
 
 
 def _plan(file: KerasH5, options: Options, to: str) -> Plan:
@@ -192,6 +205,9 @@ def _verify(report: Report, plan: Plan, file: KerasH5, written: Path, options: O
     with open_keras_h5(written) as copy:
         again = _require_done(copy, options)
         weights, suspicions = check_weights(plan, file, copy)
+        rest = keras_h5.other_rest(plan, file, copy) if weights.status == "passed" else None
+        if rest is not None:
+            weights = LevelResult("failed", detail=f"what was to stay as it is: {rest}")
         layers = LevelResult.not_asked(options.verify)
         if options.verify in ("layers", "model") and weights.status == "passed":
             flavours = hard_sigmoid_flavours(file, copy)
@@ -220,11 +236,18 @@ def _verify_model(
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs),
+            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
         )  # fmt: skip
     report = replace(report, model_level=levels)
     report.raise_if_different(NOTHING_WRITTEN)
     return report
+
+
+def _loaded_in(written: Path, options: Options) -> str:
+    """The Keras that the file was written for; CuDNN layers are for one that is not there."""
+    if options.is_inverse:
+        return "any"
+    return "keras3" if written.suffix == ".keras" else options.target
 
 
 def _on_torch(plan: Plan, file: KerasH5, copy: KerasH5, inputs: Inputs) -> LevelResult:
@@ -255,7 +278,7 @@ def _require_unchanged(source: Path, before: os.stat_result) -> None:
 
 @contextmanager
 def _finished(
-    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, permissions: Permissions
+    file: KerasH5, plan: Plan, temporary: Path, to: str, output: Path, options: Options
 ) -> Iterator[Path]:
     """The file to publish: the patched copy itself, or what is made of it (`--to`)."""
     if to == "h5" or (to == "weights" and file.container == keras_h5.WEIGHTS):
@@ -267,5 +290,5 @@ def _finished(
             if to == "weights":
                 keras_h5.extract_weights(temporary, final)
             else:
-                save_as_keras(temporary, final, plan, permissions)
+                save_as_keras(temporary, final, plan, options.permissions)
         yield final

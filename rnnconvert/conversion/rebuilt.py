@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,23 @@ from typing import Any
 from rnnconvert.containers import keras_weights, keras_zip
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.conversion import keras_h5
-from rnnconvert.errors import ConversionError, DifferenceError, UsageError
+from rnnconvert.errors import ConversionError, DifferenceError
 from rnnconvert.keras_files import rebuilt_h5
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
-from rnnconvert.publish import check_output, publish, temporary_file, write_errors
+from rnnconvert.publish import (
+    check_output,
+    publish,
+    refuse_overlap,
+    scratch_directory,
+    temporary_file,
+    write_errors,
+)
 from rnnconvert.report import FileInfo, Report
+from rnnconvert.verification.loads import show_that_it_loads
 
 _WEIGHTS = ".weights.h5"
-_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
+_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
 """The container in which a model without anything to convert is as good as the input."""
 
 
@@ -29,38 +36,59 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    output = _output_path(source, output, kind, options)
-    if output.exists() and output.samefile(source):
-        raise UsageError("output and input are the same file", path=str(output))
+    output = output_path(source, output, kind, options)
+    refuse_overlap([source], output)
     info = FileInfo.of(source, kind.value, with_hash=options.hashes)
     if kind is Kind.KERAS and options.to == "keras":
         version = keras_zip.loads_as_it_is(source)
         if version:
             info = replace(info, keras_version=version)
-            return Report(options.command, info, verdict="nothing-to-convert")
+            report = Report(options.command, info, verdict="nothing-to-convert")
+            return show_that_it_loads(report, source, options)
     with rebuilt_h5(source, kind) as (file, warnings):
         try:
             if kind is Kind.KERAS_WEIGHTS:
                 report = _run_weights(source, file, output, options)
             else:
+                joined = _check_keras1(source, file, options) if kind is Kind.KERAS_1 else ""
                 report = keras_h5.run(file, output, options, like=_LIKE[kind])
+                if joined:
+                    report = _with_detail(report, joined)
         except ConversionError as error:
             if error.path == str(file):
                 error.path = str(source)
             if error.report is not None:
                 error.report = replace(error.report, input=info)
             raise
-    if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+    if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
         found = report.input
         info = replace(info, keras_version=found.keras_version, backend=found.backend)
     if report.verdict == "nothing-to-convert":
-        warnings = ()  # of what a rebuilt model lacks, and none is written
+        # The warnings are of what a rebuilt model lacks, and none is written.
+        return show_that_it_loads(replace(report, input=info), source, options)
     return replace(report, input=info, warnings=(*warnings, *report.warnings))
 
 
-def _output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
+def _check_keras1(source: Path, rebuilt: Path, options: Options) -> str:
+    """Check the arrays that were joined; a sentence on it."""
+    if options.verify == "none":
+        return ""
+    from rnnconvert.verification.keras1_reference import check_joined
+
+    with open_keras_h5(source) as old, open_keras_h5(rebuilt) as new:
+        return check_joined(old, new, options.inputs.seed)
+
+
+def _with_detail(report: Report, sentence: str) -> Report:
+    """The report with a sentence more at the level `weights`."""
+    level = report.weights_level
+    detail = f"{sentence}; {level.detail}" if level.detail else sentence
+    return replace(report, weights_level=replace(level, detail=detail))
+
+
+def output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
     extension = ".keras" if options.to == "keras" else ".h5"
-    stem = source.stem if source.suffix == ".keras" else source.name
+    stem = source.stem if source.suffix in (".keras", ".h5", ".hdf5") else source.name
     if kind is Kind.KERAS_WEIGHTS:
         extension = _WEIGHTS
         stem = source.name.removesuffix(extension)
@@ -74,7 +102,7 @@ def _run_weights(source: Path, rebuilt: Path, output: Path, options: Options) ->
     """Convert the rebuilt file into another one, whose arrays go into a copy of the source."""
     check_output(source, output, force=options.force or options.dry_run, in_place=False)
     keras_weights.require_places(source)
-    everywhere = Path(tempfile.gettempdir())
+    everywhere = scratch_directory()
     with temporary_file(everywhere, ".h5") as converted:
         whole = replace(options, force=True, dry_run=False)
         report = keras_h5.run(rebuilt, converted, whole, like="weights")

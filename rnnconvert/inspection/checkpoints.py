@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint, open_checkpoint
+from rnnconvert.containers.object_graph import GRAPH_KEY
 from rnnconvert.options import Options
 from rnnconvert.report import Assumption, FileInfo, head
 from rnnconvert.tf1.find import find_stacks
 from rnnconvert.tf1.stack import Found, Stack
+
+THE_WAY = (
+    "in the code that made the model, load it by model.load_weights(PREFIX) with the Keras that "
+    "wrote it, and save it by model.save_weights('model.weights.h5')"
+)
+"""How an object-based checkpoint becomes a file that this program and Keras 3 read."""
+_PLAIN = "/recurrent_kernel"
+_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class StackLayer:
     def to_dict(self) -> dict[str, Any]:
         stack, width = self.stack, self.stack.input_dim(self.layer)
         cell = layouts.CELLS[stack.cell]
-        two = 2 if stack.is_cudnn else 1
+        is_after = self.source_layout == "keras" and stack.cell == "gru"
+        two = 2 if stack.is_cudnn or is_after else 1
         count = layouts.parameter_count
 
         return {
@@ -80,16 +91,49 @@ class CheckpointInspection:
         variables: of the checkpoint, name to shape.
         found: its RNN stacks, warnings and problems.
         layers: one entry for each direction of each layer.
+        missing: files that hold values and are not there.
     """
 
     input: FileInfo
     variables: dict[str, tuple[int, ...]]
     found: Found
     layers: tuple[StackLayer, ...]
+    missing: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        return self.found.warnings
+        if not self.missing:
+            return self.found.warnings
+        text = (
+            f"{', '.join(self.missing)} missing: the values are in there, and nothing can be "
+            "converted without them; put what is missing beside the .index file"
+        )
+        return (*self.found.warnings, text)
+
+    @property
+    def origin(self) -> str | None:
+        """What wrote it, where its form tells."""
+        return origin(self.variables)
+
+    @property
+    def conclusion(self) -> str | None:
+        """What follows, and nothing that can't be done; None where problems say it."""
+        if self.found.problems:
+            return None
+        if self.verdict == "convertible":
+            return "convertible, once its values are there" if self.missing else "convertible"
+        plain = sorted(
+            name.removesuffix(_PLAIN) for name in self.variables if name.endswith(_PLAIN)
+        )
+        if not self.found.stacks and plain:
+            return (
+                f"no recurrent layer to convert; {', '.join(plain[:_LISTED])} have the variables "
+                "of plain layers of Keras, which every Keras stores alike"
+            )
+        if not self.found.stacks:
+            text = "no recurrent layer that rnnconvert knows"
+            return f"{text}; {THE_WAY}" if self.origin else text
+        return "nothing of cuDNN in it; --to keras makes Keras models of its recurrent layers"
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -123,7 +167,18 @@ def run(path: Path, options: Options) -> CheckpointInspection:
     checkpoint, found = open_stacks(path, options)
     shapes = {name: tuple(info.shape) for name, info in checkpoint.variables.items()}
     info = describe(path, checkpoint, options.hashes)
-    return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"))
+    missing = tuple(path.name for path in checkpoint.missing_shards)
+    return CheckpointInspection(info, shapes, found, stack_layers(found, "keras"), missing)
+
+
+def origin(variables: Iterable[str]) -> str | None:
+    """What wrote a checkpoint with variables of these names, where that can be told."""
+    names = set(variables)
+    if GRAPH_KEY not in names:
+        return None
+    if any(name.startswith("save_counter/") for name in names):
+        return "an object-based checkpoint, by tf.train.Checkpoint"
+    return "an object-based checkpoint, as tf.keras' save_weights writes it"
 
 
 def open_stacks(path: Path, options: Options) -> tuple[Checkpoint, Found]:
@@ -148,7 +203,16 @@ def stack_layers(found: Found, layout: str) -> tuple[StackLayer, ...]:
 
 
 def assumptions_of(found: Found) -> tuple[Assumption, ...]:
-    return tuple(each for stack in found.stacks for each in stack.assumptions)
+    """What is assumed of all stacks, each thing once, with the scopes that it is assumed of."""
+    scopes: dict[tuple[str, Any, str], list[str]] = {}
+    for stack in found.stacks:
+        for each in stack.assumptions:
+            why = each.why.removeprefix(f"{stack.scope}: ")
+            scopes.setdefault((each.what, each.value, why), []).append(stack.scope)
+    return tuple(
+        Assumption(what, value, f"{', '.join(own)}: {why}")
+        for (what, value, why), own in scopes.items()
+    )
 
 
 def describe(path: Path, checkpoint: Checkpoint, with_hash: bool) -> FileInfo:

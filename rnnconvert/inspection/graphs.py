@@ -12,7 +12,7 @@ from rnnconvert.containers import keras_savedmodel
 from rnnconvert.errors import ConversionError, UsageError
 from rnnconvert.frameworks import CannotRun, import_tensorflow
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
-from rnnconvert.keras_config.trust import code_in_config
+from rnnconvert.keras_config.trust import refusals
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
 from rnnconvert.report import FileInfo, head
@@ -103,10 +103,10 @@ def lowering_options(options: Options) -> lowering.Options:
 def _lambdas(path: Path) -> list[str]:
     """The Lambda layers of a SavedModel's Keras model, and what they call."""
     try:
-        found = code_in_config(keras_savedmodel.config_of(path).model)
+        found = refusals(keras_savedmodel.config_of(path).model)
     except ConversionError:
         return []  # rebuilding says why
-    return [text for text in found if "is a Lambda layer" in text]
+    return [refusal.text for refusal in found if "is a Lambda layer" in refusal.text]
 
 
 def without_effect(options: Options) -> tuple[str, ...]:

@@ -6,11 +6,17 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.first_versions import name_first_versions
 from rnnconvert.keras_config.lambdas import rewrite_for_keras3
+from rnnconvert.keras_config.layer_forms import port_forms
+from rnnconvert.keras_config.nesting import repair_models_in_sequential
+from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
-from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.tensorflow_calls import keep_calls, translate_calls
+from rnnconvert.keras_config.training import output_names, translate
+from rnnconvert.keras_config.training_optimizer import Untranslatable
 from rnnconvert.keras_config.tree import Config, parse_version, root, show_path, walk
 
 TARGETS = ("keras3", "keras2")
@@ -44,6 +50,7 @@ def port(
     *,
     original: bool = False,
     hard_sigmoid: str = "keras2",
+    keep_tensorflow_calls: bool = False,
 ) -> Ported:
     """Rewrite a model's config so that Keras 3 and Keras 2 load it, CuDNN layers converted.
 
@@ -55,6 +62,8 @@ def port(
         original: keep what the model is: CuDNN layers stay, and Keras 2's hard_sigmoid gets a name
             of its own. Only `rnnconvert.keras` loads such a config.
         hard_sigmoid: whose hard_sigmoid the weights are made for; read only with `original`.
+        keep_tensorflow_calls: TensorFlow calls become layers that ask TensorFlow itself, and not
+            operations of Keras 3; read only with `original`.
     """
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; known: {', '.join(TARGETS)}")
@@ -62,11 +71,19 @@ def port(
     changes = Changes()
     model = copy.deepcopy(model)
     if version is None or version[0] < 3:
+        if target == "keras3":
+            replace_calls = keep_calls if original and keep_tensorflow_calls else translate_calls
+            for node in walk(root(model)):
+                replace_calls(node, changes)
+            for node in walk(root(model)):
+                port_forms(node, keras_version, changes)
         _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
-        training = _port_training(training, target, changes)
+    else:
+        name_operations(model, changes)
+    training = _port_training(training, target, keras_version, model, changes)
     return Ported(
         model,
         training,
@@ -82,14 +99,19 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            repair_models_in_sequential(node, changes)
     for node in walk(root(model)):
-        repair_layer(node, version, changes, original=original)
+        repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
     if target == "keras3":
         for node in walk(root(model)):
             rewrite_for_keras3(node, changes)
     _refuse_other_time_major(model, target, changes)
+    if target == "keras3":
+        name_first_versions(model, changes)
 
 
 def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:
@@ -104,11 +126,19 @@ def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> No
                 changes.point(f"{show_path(node.path)}: time_major=True, which only Keras 2 reads")
 
 
-def _port_training(training: Config | None, target: str, changes: Changes) -> Config | None:
+def _port_training(
+    training: Config | None,
+    target: str,
+    keras_version: str | None,
+    model: Config,
+    changes: Changes,
+) -> Config | None:
     if training is None:
         return None
     try:
-        translated = translate(training, target)
+        translated, left = translate(
+            training, target, keras_version=keras_version, outputs=output_names(model)
+        )
     except (Untranslatable, AttributeError, KeyError, TypeError) as error:
         changes.warn(
             f"training config left out, so that load_model(path) works: {error}; "
@@ -116,6 +146,8 @@ def _port_training(training: Config | None, target: str, changes: Changes) -> Co
         )
         changes.changes.append(ConfigChange("training_config", "*", "present", "left out"))
         return None
+    for text in left:
+        changes.warn(f"left out of the training config: {text}")
     if translated != training:
         for key in sorted({*training, *translated}):
             before, after = training.get(key), translated.get(key)

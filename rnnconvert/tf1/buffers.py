@@ -26,7 +26,7 @@ FLAGS = {
 _BIASES = ("bias", "biases", "beta", "gamma")
 """Other vectors than buffers."""
 
-Graph = Callable[[], Mapping[str, tuple[GraphLayer, ...]]]
+Layers = Callable[[], Mapping[str, tuple[GraphLayer, ...]]]
 """What the ops of the graph beside the checkpoint say, by variable."""
 
 
@@ -46,7 +46,7 @@ def raw_variables(
     variables: Mapping[str, VariableInfo],
     candidates: Sequence[Candidate],
     options: StackOptions,
-    graph: Graph,
+    layers_of: Layers,
 ) -> list[Raw]:
     """The buffers: by their name, by the graph, or because the options name one."""
     vectors = {
@@ -59,7 +59,7 @@ def raw_variables(
     if options.scope in vectors and vectors[options.scope].name not in members:
         found.add(options.scope)
     if not found:
-        found |= vectors.keys() & graph().keys()
+        found |= vectors.keys() & layers_of().keys()
     return [Raw(vectors[name], _scope_of(name)) for name in sorted(found)]
 
 
@@ -73,7 +73,7 @@ def join(
     candidates: Sequence[Candidate],
     variables: Mapping[str, VariableInfo],
     options: StackOptions,
-    graph: Graph,
+    layers_of: Layers,
 ) -> list[Candidate]:
     """Every buffer with the cells that hold the same weights; and all that has no counterpart."""
     pairs = _pairs(raws, candidates)
@@ -99,7 +99,7 @@ def join(
             text = f"{raw.what}: it can't be told which buffer belongs to the cells in {listed}"
             joined.append(Candidate(raw.scope, problem=text))
         else:
-            joined.append(_alone(raw, options, graph))
+            joined.append(_alone(raw, options, layers_of))
     known = {raw.info.name for raw in raws}
     sizes = Counter(_size(each) for each in rest)
     return joined + [
@@ -180,12 +180,12 @@ def _with_unnamed_buffer(
 # --- buffers alone --------------------------------------------------------------------------
 
 
-def _alone(raw: Raw, options: StackOptions, graph: Graph) -> Candidate:
+def _alone(raw: Raw, options: StackOptions, layers_of: Layers) -> Candidate:
     """The stack of a buffer without cells beside it."""
     told = {name: getattr(options, name) for name in FLAGS}
     rest: dict[str, object] = {}
     if None in told.values():
-        layers = graph().get(raw.info.name, ())
+        layers = layers_of().get(raw.info.name, ())
         if len(layers) > 1:
             text = f"{raw.what}: the ops of the graph contradict each other: "
             return Candidate(raw.scope, problem=text + "; ".join(map(str, layers)))

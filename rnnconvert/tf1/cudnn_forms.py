@@ -1,7 +1,6 @@
-"""Weights that cuDNN's layers save in other forms than as cells: Keras' split layout, op outputs.
+"""Weights that cuDNN's layers save as the outputs of an op.
 
-Keras' layers have `kernel`, `recurrent_kernel` and `bias`; by its size the bias tells CuDNNLSTM and
-CuDNNGRU from the plain layers, whose weights need no conversion. TF 1.2 saves the outputs of
+TF 1.2 saves the outputs of
 `CudnnRNNParamsToCanonical`, and so does TF 1.3 but for LSTM and GRU in one direction: NAME:0 to
 NAME:n-1 are matrices (units, inputs), NAME:n to NAME:2n-1 biases (units,), in the buffer's order.
 """
@@ -13,58 +12,14 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 
 from rnnconvert.containers.checkpoint import VariableInfo
-from rnnconvert.layouts import CELLS, LAYOUTS
+from rnnconvert.layouts import CELLS
 from rnnconvert.layouts.opaque import CUDNN_CELLS, DIRECTIONS, OpaqueShape
 from rnnconvert.layouts.weights import FLOAT_DTYPES
 from rnnconvert.tf1.groups import Candidate, common_scope
-from rnnconvert.tf1.names import OBJECT_SUFFIX
 from rnnconvert.tf1.stack import CellPlace, Stack, StackOptions
 
-KERAS_CUDNN = "keras-cudnn"
 OP_OUTPUTS = "cudnn"
-_KERAS_CELLS = {len(layout.gates): layout.cell for layout in LAYOUTS if layout.name == KERAS_CUDNN}
-_KERAS_TENSORS = ("kernel", "recurrent_kernel", "bias")
 _OP_OUTPUT = re.compile(r"(?P<op>(?:.*/)?CudnnRNNParamsToCanonical(?:_[0-9]+)?):(?P<index>[0-9]+)")
-
-
-def keras_stacks(variables: Mapping[str, VariableInfo]) -> tuple[Candidate, ...]:
-    """One stack of one layer for each CuDNN layer of Keras, each direction for itself.
-
-    Args:
-        variables: by their own names.
-    """
-    found = []
-    for name in variables:
-        for suffix in (OBJECT_SUFFIX, ""):
-            if name.endswith(f"/recurrent_kernel{suffix}"):
-                scope = name.removesuffix(f"/recurrent_kernel{suffix}")
-                tensors = {inner: f"{scope}/{inner}{suffix}" for inner in _KERAS_TENSORS}
-                stack = _keras_stack(scope, tensors, variables)
-                found += [Candidate(scope, stack, full_scope=scope)] if stack else []
-                break
-    return tuple(found)
-
-
-def _keras_stack(
-    scope: str, tensors: dict[str, str], variables: Mapping[str, VariableInfo]
-) -> Stack | None:
-    """The stack, or None where shapes say that this is no CuDNN layer."""
-    if not all(name in variables for name in tensors.values()):
-        return None
-    infos = [variables[name] for name in tensors.values()]
-    kernel, recurrent, bias = (info.shape for info in infos)
-    if len(kernel) != 2 or len(recurrent) != 2 or not recurrent[0]:
-        return None
-    units, columns = recurrent
-    gates = columns // units
-    if kernel[1] != columns or columns % units or bias != (2 * columns,) or not kernel[0]:
-        return None
-    dtypes = {info.dtype for info in infos}
-    if gates not in _KERAS_CELLS or len(dtypes) != 1 or not dtypes <= set(FLOAT_DTYPES):
-        return None
-    place = CellPlace(0, "forward", scope, KERAS_CUDNN, tensors)
-    cell, dtype = _KERAS_CELLS[gates], dtypes.pop()
-    return Stack(scope, cell, 1, units, kernel[0], "unidirectional", dtype, None, (place,))
 
 
 # --- outputs of CudnnRNNParamsToCanonical ---------------------------------------------------

@@ -9,19 +9,23 @@ checkpoint (NAME.meta); otherwise it is a problem, or TensorFlow's default and s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from rnnconvert.containers.checkpoint import VariableInfo
-from rnnconvert.errors import UsageError
+from rnnconvert.containers.checkpoint.files import Malformed, reading
+from rnnconvert.errors import UnreadableInputError, UsageError
 from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
-from rnnconvert.tf1.buffers import FLAGS, Graph, join, raw_variables
-from rnnconvert.tf1.cudnn_forms import keras_stacks, op_output_stacks
+from rnnconvert.tf1.buffers import FLAGS, join, raw_variables
+from rnnconvert.tf1.cudnn_forms import op_output_stacks
+from rnnconvert.tf1.graph import Graph, graph_path, read_graph
+from rnnconvert.tf1.graph_cells import CellFacts
 from rnnconvert.tf1.groups import Candidate, cell_stacks
-from rnnconvert.tf1.meta_graph import GraphLayer, read_layers
+from rnnconvert.tf1.keras_forms import KERAS, keras_stacks
+from rnnconvert.tf1.meta_graph import GraphLayer, cudnn_buffers, read_layers
 from rnnconvert.tf1.stack import Found, Slot, Stack, StackOptions
 
 _ACTIVATIONS = {"tanh": "rnn_tanh", "relu": "rnn_relu"}
@@ -43,16 +47,17 @@ def find_stacks(
         UsageError: `options.scope` is the scope of none, or an option has no possible value.
         UnreadableInputError: PREFIX.meta is needed and damaged.
     """
-    graph = _graph_of(prefix)
+    graph = cache(lambda: _graph_of(prefix))
+    layers = cache(lambda: _layers_of(graph()))
     saved = names.saver_names(variables, prefix)
     by_name, unclear = _decide(saved, options)
     candidates = [
-        *cell_stacks(by_name, options),
+        *cell_stacks(by_name, options, graph),
         *op_output_stacks(by_name, options),
-        *keras_stacks(variables),
+        *keras_stacks(variables, options),
     ]
-    raws = raw_variables(by_name, candidates, options, graph)
-    joined = join(raws, candidates, by_name, options, graph)
+    raws = raw_variables(by_name, candidates, options, layers)
+    joined = join(raws, candidates, by_name, options, layers)
     named = _unique(_with_activation(each, options) for each in joined)
     chosen = _choose(named, options, unclear)
     checked = [_checked(each, options) for each in chosen]
@@ -61,20 +66,46 @@ def find_stacks(
         (
             *(warning for each in checked for warning in each.warnings),
             *(text for path, text in unclear.items() if _in_scope(path, options.scope)),
+            *(() if any(map(_is_cudnn, checked)) else _cudnn_in_graph_only(prefix, graph)),
         ),
         tuple(each.problem for each in checked if each.problem is not None),
     )
 
 
-def _graph_of(prefix: Path | None) -> Graph:
-    """What PREFIX.meta says, read when it is first asked; nothing where it is not there."""
+def _graph_of(prefix: Path | None) -> Graph | None:
+    """The graph of the checkpoint, None where it is not there."""
+    path = None if prefix is None else graph_path(prefix)
+    return None if path is None else read_graph(path)
 
-    @cache
-    def read() -> Mapping[str, tuple[GraphLayer, ...]]:
-        path = None if prefix is None else prefix.with_name(f"{prefix.name}.meta")
-        return {} if path is None or not path.is_file() else read_layers(path)
 
-    return read
+def _layers_of(graph: Graph | None) -> Mapping[str, tuple[GraphLayer, ...]]:
+    """What cuDNN's ops say of their buffers; nothing where there is no graph."""
+    if graph is None:
+        return {}
+    with reading("the graph beside the checkpoint"):
+        return read_layers(graph)
+
+
+def _is_cudnn(candidate: Candidate) -> bool:
+    return candidate.stack is not None and candidate.stack.is_cudnn
+
+
+def _cudnn_in_graph_only(prefix: Path | None, read_graph: Callable[[], Graph | None]) -> list[str]:
+    """Where cuDNN's ops are in the graph, and what they read was saved as tensors of cells."""
+    path = None if prefix is None else graph_path(prefix)
+    try:
+        graph = read_graph()
+        buffers = [] if graph is None else cudnn_buffers(graph)
+    except (UnreadableInputError, Malformed):
+        return []  # what needs the graph says that it is damaged
+    if path is None or not buffers:
+        return []
+    model = path if path.suffix == ".meta" else path.parent
+    return [
+        f"cuDNN is in the graph beside it and not in the checkpoint: {path.name} runs "
+        f"{len(buffers)} cuDNN layers ({', '.join(buffers[:_LISTED])}), whose weights were saved "
+        f"as tensors of cells; to run the graph without cuDNN convert {model.name}"
+    ]
 
 
 def _decide(
@@ -98,11 +129,23 @@ def _decide(
 
 
 def _with_activation(candidate: Candidate, options: StackOptions) -> Candidate:
-    """A BasicRNNCell does not store its activation: option, name of the layer, or the default."""
+    """A BasicRNNCell does not store its activation: the graph says it, the option, the name of
+    the layer, or it is the default.
+    """
     stack = candidate.stack
     if stack is None or stack.cell not in _ACTIVATIONS.values() or not stack.places:
         return candidate
+    if stack.places[0].layout == KERAS:
+        return candidate  # a SimpleRNN, which takes any activation
     cells = set(_ACTIVATIONS.values())
+    if stack.told is not None:
+        if stack.activation not in _ACTIVATIONS:
+            problem = (
+                f"{stack.scope}, says the graph: the activation of its BasicRNNCell is "
+                f"{stack.activation}; only {' and '.join(_ACTIVATIONS)} are converted"
+            )
+            return Candidate(stack.scope, problem=problem)
+        return replace(candidate, stack=replace(stack, cell=_ACTIVATIONS[stack.activation]))
     told = cells & {_ACTIVATIONS.get(options.activation or "", ""), options.cell or ""}
     if not told:
         parts = {names.plain(part) for part in f"{stack.scope}/{stack.places[0].scope}".split("/")}
@@ -110,8 +153,8 @@ def _with_activation(candidate: Candidate, options: StackOptions) -> Candidate:
     if len(told) == 1:
         return replace(candidate, stack=replace(stack, cell=told.pop()))
     why = (
-        "TensorFlow's default for basic_rnn_cell; a checkpoint does not store it, --activation "
-        "gives it"
+        "TensorFlow's default for basic_rnn_cell; a checkpoint does not store it and no graph "
+        "(.meta) beside it tells it, --activation gives it"
     )
     assumed = Assumption("activation", "tanh", why)
     return replace(candidate, stack=replace(stack, assumptions=(*stack.assumptions, assumed)))
@@ -157,6 +200,8 @@ def _checked(candidate: Candidate, options: StackOptions) -> Candidate:
     stack = candidate.stack
     if stack is None:
         return candidate
+    if stack.told is not None:
+        _require_no_contradiction(stack, stack.told, options)
     wrong = [
         f"{flag} {getattr(options, name)} (found: {getattr(stack, name)})"
         for name, flag in FLAGS.items()
@@ -166,6 +211,25 @@ def _checked(candidate: Candidate, options: StackOptions) -> Candidate:
         return candidate
     text = f"{stack.scope}: the checkpoint contradicts {', '.join(wrong)}; --scope picks stacks"
     return replace(candidate, stack=None, problem=text)
+
+
+def _require_no_contradiction(stack: Stack, told: CellFacts, options: StackOptions) -> None:
+    """Raise UsageError where an option says otherwise than the graph beside the checkpoint."""
+    for name, flag in (("forget_bias", "--forget-bias"), ("activation", "--activation")):
+        given, found = getattr(options, name), getattr(told, name)
+        fixed = (
+            name == "forget_bias"
+            and not found
+            and stack.places[0].layout.endswith("cudnn_compatible_lstm_cell")
+        )  # has none, so the option is for other stacks
+        if given is None or found is None or fixed:
+            continue
+        same = given == found if isinstance(given, str) else abs(given - found) < 1e-6
+        if not same:
+            raise UsageError(
+                f"{stack.scope}: {flag} {given}, but the graph beside the checkpoint (.meta) says "
+                f"{found}; leave the option out, or pick a stack with --scope"
+            )
 
 
 def _finished(stack: Stack, variables: Mapping[str, VariableInfo]) -> Stack:

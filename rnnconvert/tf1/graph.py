@@ -8,14 +8,16 @@ attr_value,tensor}.proto.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from rnnconvert.containers.checkpoint.files import open_file, reading, require_no_lfs_pointer
-from rnnconvert.containers.checkpoint.wire import Message, decode_text
+from rnnconvert.containers.checkpoint.wire import Buffer, Message, decode_text
+from rnnconvert.errors import UnreadableInputError
 
+VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _PASSING = frozenset(
     {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "StopGradient",
      "Cast", "Snapshot", "EnsureShape", "CheckNumerics", "PreventGradient"}
@@ -25,6 +27,11 @@ _BRANCHING = frozenset({"Switch", "RefSwitch"})
 """Those of them with two outputs."""
 _CALLED = ("f", "body", "cond", "then_branch", "else_branch", "branches")
 """Attributes that name functions which an op hands its inputs to."""
+_CALLING = frozenset(
+    {"While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall",
+     "StatefulPartitionedCall", "SymbolicGradient", "RemoteCall", "XlaLaunch"}
+)  # fmt: skip
+"""The ops that do; any other op may itself be the name of a function."""
 _DECIDING = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 """Ops whose first input decides, and is handed to no function."""
 ARGUMENT = "argument of a function"
@@ -57,7 +64,7 @@ class Node:
     name: str
     op: str
     inputs: tuple[tuple[str, int], ...] = ()
-    message: Message = Message(b"")
+    message: Message = field(default_factory=lambda: Message(b""))
 
     def attribute(self, name: str) -> Message | None:
         """An AttrValue; None where the node leaves it at its default."""
@@ -169,28 +176,47 @@ class Graph:
 def _called(node: Node) -> Iterator[str]:
     """The names of all functions that a node may call."""
     yield node.op
-    for name in _CALLED:
+    for name in _CALLED if node.op in _CALLING else ():
         value = node.attribute(name)
         if value is not None:
             functions = [value.part(10), *Message(value.part(1)).parts(9)]
             yield from (Message(function).text(1) for function in functions)
 
 
+def graph_path(prefix: Path) -> Path | None:
+    """The file with the graph of a checkpoint: its `.meta`, or that of the SavedModel it is of."""
+    meta = prefix.with_name(f"{prefix.name}.meta")
+    if meta.is_file():
+        return meta
+    saved_model = prefix.parent.parent / "saved_model.pb"
+    inside = prefix.name == prefix.parent.name == "variables"
+    return saved_model if inside and saved_model.is_file() else None
+
+
 def read_graph(path: Path) -> Graph:
-    """The graph of a MetaGraph.
+    """The graph of a MetaGraph, or the first one of a SavedModel.
 
     Args:
-        path: of the `.meta` file.
+        path: of the file, see `graph_path`.
 
     Raises:
         UnreadableInputError: missing, cut short or damaged.
     """
     require_no_lfs_pointer(path)
     with reading(path.name), open_file(path) as (file, _):
-        return parse_graph(file.read())
+        content: Buffer = file.read()
+        if path.suffix == ".pb":
+            content = next(iter(Message(content).parts(2)), b"")
+        graph = parse_graph(content)
+    if not graph.main:
+        raise UnreadableInputError(
+            f"{path.name} holds no graph, it is empty or damaged; copy it again, or remove it to "
+            "convert the checkpoint without what it says"
+        )
+    return graph
 
 
-def parse_graph(content: bytes) -> Graph:
+def parse_graph(content: Buffer) -> Graph:
     """The graph of a serialized MetaGraphDef; raises Malformed where it is none."""
     graph = Message(Message(content).part(2))
     nodes = {"": _nodes(graph.parts(1))}
@@ -214,7 +240,7 @@ def _nodes(parts: list[memoryview]) -> dict[str, Node]:
 
 
 def _inputs(message: Message) -> Iterator[tuple[str, int]]:
-    """"node", "node:1", or inside a function "node:output:1"; the last number counts.
+    """ "node", "node:1", or inside a function "node:output:1"; the last number counts.
 
     (An op with several named outputs counts them anew for each; of those no output is looked at.)
     """

@@ -8,16 +8,27 @@ from itertools import product
 from typing import NamedTuple
 
 from rnnconvert.containers.checkpoint import VariableInfo
+from rnnconvert.containers.checkpoint.files import reading
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.layouts import tf1_cells
 from rnnconvert.layouts.tf1_cells import Tf1Cell
 from rnnconvert.layouts.weights import FLOAT_DTYPES
 from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
+from rnnconvert.tf1.graph import Graph
+from rnnconvert.tf1.graph_cells import CellFacts, read_cell
 from rnnconvert.tf1.names import CellName
 from rnnconvert.tf1.stack import DIRECTIONS, CellPlace, Stack, StackOptions
 
 _LSTM_CLIPS = frozenset({"lstm_cell", "lstm_block_wrapper", "lstm_fused_cell"})
+_BASIC = "basic_lstm_cell"
+_WITH_ACTIVATION = frozenset({"lstm_cell", "gru_cell"})
+"""Cells that are run with other activations; `basic_rnn_cell` is looked at in `find`.
+
+BasicLSTMCell takes one too, which is said along with its forget bias.
+"""
+_TANH_TOO = "its activation is taken to be tanh, the default, unless --activation says otherwise"
+_NOT_STORED = "a checkpoint does not store it and no graph (.meta) beside it tells it"
 _CUDNN_KINDS = frozenset(
     {"cudnn_compatible_lstm_cell", "cudnn_compatible_gru_cell", "basic_rnn_cell"}
 )
@@ -53,11 +64,12 @@ class _Cell(NamedTuple):
     units: int
     dtype: str
     tensors: Mapping[str, VariableInfo]
+    told: CellFacts | None
 
     @property
-    def kind(self) -> tuple[str, float, int, str]:
+    def kind(self) -> tuple[object, ...]:
         """What all cells of a stack have in common."""
-        return self.layout.cell, self.layout.forget_bias, self.units, self.dtype
+        return self.layout.cell, self.layout.forget_bias, self.units, self.dtype, self.told
 
     @property
     def scope(self) -> str:
@@ -66,12 +78,15 @@ class _Cell(NamedTuple):
 
 
 def cell_stacks(
-    variables: Mapping[str, VariableInfo], options: StackOptions
+    variables: Mapping[str, VariableInfo],
+    options: StackOptions,
+    graph: Callable[[], Graph | None],
 ) -> tuple[Candidate, ...]:
     """All stacks of TF1 cells, with those that cuDNN's layers save beside their buffer.
 
     Args:
         variables: by the names that a Saver gives them.
+        graph: reads the graph beside the checkpoint, where there is one.
     """
     found = names.cells(variables)
     groups: dict[tuple[str, str], list[CellName]] = {}
@@ -81,7 +96,7 @@ def cell_stacks(
     candidates = []
     for (group, form), members in groups.items():
         try:
-            cells = [_cell(member, found[member.scope]) for member in members]
+            cells = [_cell(member, found[member.scope], graph) for member in members]
             candidates += _stacks(group, form, cells, options)
         except (NotConvertibleError, ValueError) as error:
             scope = _stack_scope(group, form, members[0].kind)
@@ -103,8 +118,10 @@ def common_scope(variables: Iterable[str]) -> str:
 # --- one cell -------------------------------------------------------------------------------
 
 
-def _cell(name: CellName, tensors: Mapping[str, VariableInfo]) -> _Cell:
-    """Which cell it is, and its sizes.
+def _cell(
+    name: CellName, tensors: Mapping[str, VariableInfo], graph: Callable[[], Graph | None]
+) -> _Cell:
+    """Which cell it is, its sizes, and what the graph says of it.
 
     Raises:
         NotConvertibleError, ValueError: the message lacks the stack.
@@ -117,7 +134,30 @@ def _cell(name: CellName, tensors: Mapping[str, VariableInfo]) -> _Cell:
             + ", ".join(sorted(dtypes))
         )
     inputs, units = _sizes(name, layout, tensors)
-    return _Cell(name, layout, inputs, units, dtypes.pop(), tensors)
+    told = _told(name, layout, tensors, graph)
+    return _Cell(name, layout, inputs, units, dtypes.pop(), tensors, told)
+
+
+def _told(
+    name: CellName,
+    layout: Tf1Cell,
+    tensors: Mapping[str, VariableInfo],
+    graph: Callable[[], Graph | None],
+) -> CellFacts | None:
+    """What the graph says of a cell, as far as its variables leave it open.
+
+    Raises:
+        NotConvertibleError: it says that the cell has no counterpart.
+    """
+    found = graph() if layout.cell != "gru" else None  # CudnnCompatibleGRUCell has no options
+    if found is None:
+        return None
+    bias = layout.blocks[-1].bias
+    with reading("the graph beside the checkpoint"):
+        told = read_cell(found, layout.cell, (tensors[bias].name, f"{name.scope}/{bias}"))
+    if told is not None and told.problem:
+        raise NotConvertibleError(f"{name.scope}, says the graph: {told.problem}")
+    return told
 
 
 def _sizes(name: CellName, layout: Tf1Cell, tensors: Mapping[str, VariableInfo]) -> tuple[int, int]:
@@ -175,7 +215,11 @@ def _stacks(group: str, form: str, cells: list[_Cell], options: StackOptions) ->
     if form in ("layers", "stack") and all(c.name.kind in _CUDNN_KINDS for c in ordered):
         prefix = _outside(group)
     full = common_scope(f"{cell.name.scope}/" for cell in ordered)
-    return [Candidate(scope, _stack(scope, ordered, options), None, (), prefix, full)]
+    stack = _stack(scope, ordered, options)
+    warnings: tuple[str, ...] = ()
+    if _BASIC in _kinds(ordered) and stack.told is None and not stack.assumptions:
+        warnings = (f"{scope}: {_TANH_TOO}",) if options.activation is None else ()
+    return [Candidate(scope, stack, None, warnings, prefix, full)]
 
 
 def _uniform(cells: list[_Cell], *, chains: bool) -> list[list[_Cell]]:
@@ -253,7 +297,8 @@ def _stack(scope: str, cells: list[_Cell], options: StackOptions) -> Stack:
         )
         for cell in cells
     )
-    forget_bias, assumptions = _forget_bias(cells, options)
+    forget_bias, assumed = _forget_bias(cells, options)
+    activation, assumed_too = _activation(cells, options)
     return Stack(
         scope=scope,
         cell=first.layout.cell,
@@ -265,33 +310,64 @@ def _stack(scope: str, cells: list[_Cell], options: StackOptions) -> Stack:
         opaque=None,
         places=places,
         forget_bias=forget_bias,
-        assumptions=assumptions,
+        activation=activation,
+        assumptions=(*assumed, *assumed_too, *_clip(cells)),
+        told=first.told,
     )
 
 
-def _forget_bias(cells: list[_Cell], options: StackOptions) -> tuple[float, tuple[Assumption, ...]]:
-    """What an LSTM adds to its forget gate, and what had to be assumed of it."""
-    default = cells[0].layout.forget_bias
+def _forget_bias(cells: list[_Cell], options: StackOptions) -> tuple[float, list[Assumption]]:
+    """What an LSTM adds to its forget gate, and what had to be assumed of it.
+
+    Raises:
+        NotConvertibleError: the graph computes it, and no option says what comes out.
+    """
+    default, told = cells[0].layout.forget_bias, cells[0].told
+    if told is not None and told.forget_bias is not None:
+        return told.forget_bias, []
     if not default:
-        return 0.0, ()
-    kinds = sorted({names.plain(cell.name.kind) for cell in cells})
-    assumptions = []
-    if options.forget_bias is None:
-        text = (
-            f"TensorFlow's default for {' and '.join(kinds)}; a checkpoint does not store it, "
-            "--forget-bias gives it"
+        return 0.0, []
+    if options.forget_bias is not None:
+        return options.forget_bias, []
+    if told is not None and told.computed:
+        raise NotConvertibleError(
+            f"the graph computes what {cells[0].name.scope} adds to its forget gate "
+            f"({told.computed}); give it by --forget-bias"
         )
-        if "lstm_cell" in kinds:
-            text += (
-                " (CudnnCompatibleLSTMCell, which TensorFlow 1.5 saves under the name lstm_cell "
-                "too, has 0)"
-            )
-        assumptions.append(Assumption("forget_bias", default, text))
-    if _LSTM_CLIPS & set(kinds):
-        text = (
-            "a checkpoint does not store it, and the block cells of TensorFlow up to 1.3 clip the "
-            "cell state at 3 by default"
+    kinds = _kinds(cells)
+    text = f"TensorFlow's default for {' and '.join(kinds)}; {_NOT_STORED}, --forget-bias gives it"
+    if _BASIC in kinds and options.activation is None:
+        text += f"; {_TANH_TOO}"
+    if "lstm_cell" in kinds:
+        text += (
+            " (CudnnCompatibleLSTMCell, which TensorFlow 1.5 saves under the name lstm_cell "
+            "too, has 0)"
         )
-        assumptions.append(Assumption("cell_clip", None, text))
-    added = default if options.forget_bias is None else options.forget_bias
-    return added, tuple(assumptions)
+    return default, [Assumption("forget_bias", default, text)]
+
+
+def _activation(cells: list[_Cell], options: StackOptions) -> tuple[str, list[Assumption]]:
+    """What cells compute their state by; of a BasicRNNCell `find` decides."""
+    told, kinds = cells[0].told, _kinds(cells)
+    if told is not None and told.activation is not None:
+        return told.activation, []
+    if not {_BASIC, *_WITH_ACTIVATION} & set(kinds) or "w_c" in cells[0].tensors:
+        return "tanh", []
+    if options.activation is not None or _BASIC in kinds:
+        return options.activation or "tanh", []
+    text = f"TensorFlow's default for {' and '.join(kinds)}; {_NOT_STORED}, --activation gives it"
+    return "tanh", [Assumption("activation", "tanh", text)]
+
+
+def _clip(cells: list[_Cell]) -> list[Assumption]:
+    if cells[0].told is not None or not _LSTM_CLIPS & set(_kinds(cells)):
+        return []
+    text = (
+        f"{_NOT_STORED}, and the block cells of TensorFlow up to 1.3 clip the cell state at 3 by "
+        "default"
+    )
+    return [Assumption("cell_clip", None, text)]
+
+
+def _kinds(cells: list[_Cell]) -> list[str]:
+    return sorted({names.plain(cell.name.kind) for cell in cells})

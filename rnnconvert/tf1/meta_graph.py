@@ -1,18 +1,12 @@
-"""What the graph beside a checkpoint (NAME.meta) says of cuDNN's parameter buffers.
-
-Only the few fields of a MetaGraphDef that are needed are read, without TensorFlow. (Formats:
-tensorflow/core/protobuf/meta_graph.proto, tensorflow/core/framework/{graph,node_def,attr_value,
-tensor}.proto.)
-"""
+"""What the graph beside a checkpoint (NAME.meta) says of cuDNN's parameter buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 
-from rnnconvert.containers.checkpoint.files import open_file, reading
 from rnnconvert.containers.checkpoint.wire import Message, decode_text, decode_varints
+from rnnconvert.tf1.graph import VARIABLES, Graph, Node, Value
 
 _RUNNING = frozenset(
     f"CudnnRNN{kind}{version}" for kind in ("", "Backprop") for version in ("", "V2", "V3")
@@ -24,12 +18,7 @@ _MAKING = frozenset(
 """They have the sizes as their first three inputs, as those of `_TO_CANONICAL`."""
 _PARAMS = 3
 """The input of `_RUNNING` and `_TO_CANONICAL` that is the buffer."""
-_VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
 _ASSIGN = frozenset({"Assign", "AssignVariableOp"})
-_PASSING = frozenset(
-    {"Identity", "ReadVariableOp", "Enter", "RefEnter", "Switch", "RefSwitch", "StopGradient"}
-)
-"""Ops whose first input comes out as it is."""
 _DEFAULTS = {
     "rnn_mode": "lstm",
     "direction": "unidirectional",
@@ -54,86 +43,60 @@ class GraphLayer:
     input_size: int | None = None
 
 
-@dataclass(frozen=True)
-class _Node:
-    op: str
-    inputs: tuple[str, ...]
-    """Names of the nodes, without the number of their output; no control inputs."""
-    message: Message
-
-    def attribute(self, name: str) -> Message:
-        """An AttrValue; an empty one where the node leaves it at its default."""
-        for entry in map(Message, self.message.parts(5)):
-            if entry.text(1) == name:
-                return Message(entry.part(2))
-        return Message(b"")
-
-
-def read_layers(path: Path) -> dict[str, tuple[GraphLayer, ...]]:
+def read_layers(graph: Graph) -> dict[str, tuple[GraphLayer, ...]]:
     """Every variable that cuDNN ops read as their buffer, and what they say of it.
 
-    Where they contradict each other, a variable has several.
-
-    Args:
-        path: of the `.meta` file.
-
-    Raises:
-        UnreadableInputError: missing, cut short or damaged.
+    Where they contradict each other, a variable has several. (Those inside functions are left out:
+    they hold no variables.)
     """
-    with reading(path.name), open_file(path) as (file, _):
-        content = file.read()
-        if b"CudnnRNN" not in content:
-            return {}
-        nodes = dict(_nodes(content))
-        said: dict[str, list[GraphLayer]] = {}
-        for node in nodes.values():
-            if node.op in _RUNNING | _TO_CANONICAL:
-                variable = _variable(nodes, node.inputs[_PARAMS : _PARAMS + 1])
-                if variable is not None:
-                    said.setdefault(variable, []).append(_layer(nodes, node))
-        makers = _makers(nodes, said)
-        return {
-            name: _merged(layers + [_layer(nodes, maker) for maker in makers[name]])
-            for name, layers in said.items()
-        }
+    said: dict[str, list[GraphLayer]] = {}
+    for node in graph.main.values():
+        if node.op in _RUNNING | _TO_CANONICAL:
+            variable = _variable(graph, node, _PARAMS)
+            if variable is not None:
+                said.setdefault(variable, []).append(_layer(graph.main, node))
+    makers = _makers(graph, said)
+    return {
+        name: _merged(layers + [_layer(graph.main, maker) for maker in makers[name]])
+        for name, layers in said.items()
+    }
 
 
-def _nodes(meta_graph: bytes) -> Iterator[tuple[str, _Node]]:
-    """The nodes of the graph; those inside functions hold no variables."""
-    for part in Message(Message(meta_graph).part(2)).parts(1):
-        message = Message(part)
-        names = (decode_text(name) for name in message.parts(3))
-        inputs = tuple(name.split(":")[0] for name in names if not name.startswith("^"))
-        yield message.text(1), _Node(message.text(2), inputs, message)
+def cudnn_buffers(graph: Graph) -> list[str]:
+    """The variables that cuDNN's forward ops read."""
+    found = [
+        _variable(graph, node, _PARAMS)
+        for node in graph.main.values()
+        if node.op in _RUNNING and "Backprop" not in node.op
+    ]
+    return list(dict.fromkeys(name for name in found if name is not None))
 
 
-def _variable(nodes: Mapping[str, _Node], inputs: tuple[str, ...]) -> str | None:
-    """The variable that the first of these inputs comes from."""
-    seen = set()
-    while inputs and inputs[0] in nodes and inputs[0] not in seen:
-        name = inputs[0]
-        if nodes[name].op in _VARIABLES:
-            return name
-        if nodes[name].op not in _PASSING:
-            return None
-        seen.add(name)
-        inputs = nodes[name].inputs
-    return None
+def _variable(graph: Graph, node: Node, place: int) -> str | None:
+    """The variable that an input of a node comes from."""
+    if len(node.inputs) <= place:
+        return None
+    source = graph.source(Value("", *node.inputs[place]))
+    return source.node if source is not None and graph.node(source).op in VARIABLES else None
 
 
-def _makers(nodes: Mapping[str, _Node], wanted: Mapping[str, object]) -> dict[str, list[_Node]]:
+def _makers(graph: Graph, wanted: Mapping[str, object]) -> dict[str, list[Node]]:
     """For each wanted variable, the cuDNN ops that what is assigned to it is made by."""
-    found: dict[str, list[_Node]] = {name: [] for name in wanted}
-    for node in nodes.values():
+    found: dict[str, list[Node]] = {name: [] for name in wanted}
+    for node in graph.main.values():
         if node.op not in _ASSIGN:
             continue
-        variable = _variable(nodes, node.inputs[:1])
+        variable = _variable(graph, node, 0)
         if variable in found:
-            found[variable] += _ancestors(nodes, node.inputs[1:])
+            found[variable] += _ancestors(graph.main, _names(node)[1:])
     return found
 
 
-def _ancestors(nodes: Mapping[str, _Node], inputs: tuple[str, ...]) -> list[_Node]:
+def _names(node: Node) -> list[str]:
+    return [name for name, _ in node.inputs]
+
+
+def _ancestors(nodes: Mapping[str, Node], inputs: list[str]) -> list[Node]:
     """The nearest ops of `_MAKING` above these inputs."""
     found, seen, waiting = [], set(inputs), list(inputs)
     while waiting:
@@ -143,28 +106,31 @@ def _ancestors(nodes: Mapping[str, _Node], inputs: tuple[str, ...]) -> list[_Nod
         if node.op in _MAKING:
             found.append(node)
             continue
-        further = set(node.inputs) - seen
+        further = set(_names(node)) - seen
         seen |= further
         waiting += further
     return found
 
 
-def _layer(nodes: Mapping[str, _Node], node: _Node) -> GraphLayer:
+def _layer(nodes: Mapping[str, Node], node: Node) -> GraphLayer:
+    empty = Message(b"")
     cell, direction, input_mode = (
-        decode_text(node.attribute(name).part(2)) or default for name, default in _DEFAULTS.items()
+        decode_text((node.attribute(name) or empty).part(2)) or default
+        for name, default in _DEFAULTS.items()
     )
-    num_proj = node.attribute("num_proj").unsigned(3)
-    known = () if node.op in _RUNNING else node.inputs[:3]
+    num_proj = (node.attribute("num_proj") or empty).unsigned(3)
+    known = [] if node.op in _RUNNING else _names(node)[:3]
     layers, units, inputs = (*(_constant(nodes, name) for name in known), None, None, None)[:3]
     return GraphLayer(cell, direction, input_mode, num_proj, layers, units, inputs)
 
 
-def _constant(nodes: Mapping[str, _Node], name: str) -> int | None:
+def _constant(nodes: Mapping[str, Node], name: str) -> int | None:
     """The value of a node that is a whole number from 1 on, else None."""
     node = nodes.get(name)
     if node is None or node.op != "Const":
         return None
-    tensor = Message(node.attribute("value").part(8))
+    stored = node.attribute("value")
+    tensor = Message(b"" if stored is None else stored.part(8))
     dtype = tensor.unsigned(1)
     if dtype not in _INT_TYPES:
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rnnconvert.layouts import CELLS, parameter_count
 from rnnconvert.layouts.opaque import OpaqueShape
 from rnnconvert.report import Assumption
+from rnnconvert.tf1.graph_cells import CellFacts
 
 DIRECTIONS = ("forward", "backward")
 
@@ -54,6 +55,8 @@ class Stack:
             a stack that is stored as a buffer only.
         slots: of the opaque variable, in the buffer's layout.
         forget_bias: what the cell adds to the forget gate without storing it.
+        activation: what the cell computes its state by, as Keras calls it.
+        told: what the graph beside the checkpoint says of its cells, where it does.
         assumptions: what the checkpoint does not tell, and changes the numbers.
         input_mode: of the buffer; with "skip_input" layer 0 has no input matrices in it.
     """
@@ -71,6 +74,8 @@ class Stack:
     forget_bias: float = 0.0
     assumptions: tuple[Assumption, ...] = ()
     input_mode: str = "linear_input"
+    activation: str = "tanh"
+    told: CellFacts | None = None
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -85,6 +90,11 @@ class Stack:
     def is_skipping(self) -> bool:
         """Whether the first layer has no input matrices; only a buffer's graph can say so."""
         return self.opaque is not None and self.shape.skips_input
+
+    @property
+    def function(self) -> str:
+        """What its state is computed by, as Keras calls it."""
+        return "relu" if self.cell == "rnn_relu" else self.activation
 
     @property
     def shape(self) -> OpaqueShape:
@@ -126,7 +136,8 @@ class StackOptions:
         scope: only stacks in this scope (or its name itself).
         cell, num_layers, num_units, input_size, direction: of a raw buffer.
         forget_bias: of LSTM cells; None is TensorFlow's default for the class.
-        activation: of a BasicRNNCell, "tanh" or "relu"; None is "tanh" and an assumption.
+        activation: of cells that have a choice, as Keras calls it; None is "tanh" and an
+            assumption.
     """
 
     scope: str | None = None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +14,14 @@ import numpy as np
 
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
-from rnnconvert.errors import ConversionError
+from rnnconvert.errors import ConversionError, NotConvertibleError
 from rnnconvert.frameworks import CannotRun
-from rnnconvert.keras_config.trust import code_in_config
+from rnnconvert.keras_config.tensorflow_calls import called_functions
 from rnnconvert.planning import make_plan
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
 from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.trusted import require_trusted
 
 Array = np.ndarray[Any, Any]
 LONG = 50
@@ -55,64 +59,139 @@ def run_file(path: Path, x: Array, device: str) -> Array:
     with keras.device(device_name(device)), ExitStack() as stack:
         if device == "gpu":
             stack.enter_context(tf32_off(keras.backend.backend()))
-        model = keras.models.load_model(path, compile=False)
+        model = keras.models.load_model(path, compile=False, safe_mode=True)
         result: Array = keras.ops.convert_to_numpy(model(x, training=False))
     return result
 
 
-def load(path: Path, permissions: Permissions) -> Any:
-    """Load a model file, old or new, uncompiled.
+def load(path: Path, permissions: Permissions, *, compiled: bool = False) -> Any:
+    """Load a model file, old or new.
 
     What Keras 3 loads by itself is loaded by Keras; a file that needs conversion, CuDNN layers
-    included, by `rnnconvert.keras`.
+    included, by `rnnconvert.keras`, uncompiled.
+
+    Args:
+        compiled: load what Keras loads as the user will: with its optimizer, loss and metrics.
 
     Raises:
         CannotRun: it holds code or custom classes that were not allowed, or only weights.
         CannotLoad: Keras does not load it.
+        UnreadableInputError: it is damaged, or refused as unsafe.
     """
     objects = dict(permissions.custom_objects)
     safe = not permissions.allow_code
+    _require_trusted(path, permissions, compiled=compiled)
     try:
-        if is_hdf5(path) and _needs_conversion(path, permissions):
+        if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
 
+            _require_tensorflow_for_calls(path)
             return without_initial_values(
-                lambda: load_model(path, custom_objects=objects, safe_mode=safe)
+                lambda: load_model(
+                    path, custom_objects=objects, safe_mode=safe, keep_tensorflow_calls=True
+                )
             )
-        import keras
-
-        return without_initial_values(
-            lambda: keras.models.load_model(
-                path, custom_objects=objects, compile=False, safe_mode=safe
-            )
-        )
+        return _load_in_keras(path, objects, safe, compiled)
     except CannotRun:
         raise
     except ConversionError as error:
         raise CannotLoad(error.message) from error
     except Exception as error:  # Keras raises all kinds of things
-        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise CannotLoad(f"Keras can't load it: {last}") from error
+        raise CannotLoad(f"Keras can't load it: {last_line(error)}") from error
 
 
-def _needs_conversion(path: Path, permissions: Permissions) -> bool:
-    with open_keras_h5(path) as file:
-        config = file.model_config
-        if config is None:
-            raise CannotRun("a weights-only file holds no architecture")
-        vouched = permissions.custom_objects
-        code = code_in_config(config, vouched)
-        missing = [text for text in code if "custom class" in text or "not in the file" in text]
-        if permissions.allow_code:
-            code = missing
-        if code:
-            hint = (
-                "--custom-objects module:name names an importable one"
-                if code[0] in missing
-                else "--allow-code runs it"
+def load_written(path: Path, permissions: Permissions) -> Any:
+    """Load a file by the user's own line, `keras.models.load_model(path)`, compiled.
+
+    Raises:
+        CannotRun: it holds code or custom classes that were not allowed.
+        CannotLoad: Keras refuses it.
+    """
+    safe = not permissions.allow_code
+    _require_trusted(path, permissions, compiled=True)
+    objects = dict(permissions.custom_objects)
+    try:
+        return _load_in_keras(path, objects, safe, compiled=True)
+    except Exception as error:
+        said = last_line(error)
+        try:
+            _load_in_keras(path, objects, safe, compiled=False)
+        except Exception as other:
+            raise CannotLoad(f"keras.models.load_model(path) raises: {last_line(other)}") from error
+        raise CannotLoad(
+            f"keras.models.load_model(path) raises, it loads with compile=False only: {said}"
+        ) from error
+
+
+def load_as(path: Path, permissions: Permissions, user_loads_in: str) -> Any:
+    """Load the second model of a comparison.
+
+    Args:
+        user_loads_in: "keras3": as the user will, see `load_written`; "keras2", for which it was
+            written, or "any": as `load`, compiled where Keras 3 loads it.
+    """
+    if user_loads_in == "keras3":
+        return load_written(path, permissions)
+    return load(path, permissions, compiled=user_loads_in == "any")
+
+
+def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bool) -> Any:
+    import keras
+
+    with _quiet():
+        return without_initial_values(
+            lambda: keras.models.load_model(
+                path, custom_objects=objects, compile=compiled, safe_mode=safe
             )
-            raise CannotRun(f"{code[0]}, which is not run ({hint})")
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keras tells of files without a training config, or without the optimizer's state."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def last_line(error: Exception) -> str:
+    """What Keras says at the end of an error, where the cause is."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _require_trusted(path: Path, permissions: Permissions, *, compiled: bool) -> None:
+    try:
+        require_trusted(path, permissions, compiled=compiled)
+    except NotConvertibleError as error:
+        raise CannotRun(error.message) from error
+
+
+def _needs_conversion(path: Path) -> bool:
+    with open_keras_h5(path) as file:
         return not make_plan(file).is_empty
+
+
+def _require_tensorflow_for_calls(path: Path) -> None:
+    """What a model calls of TensorFlow is proved by TensorFlow, or not at all.
+
+    Raises:
+        CannotRun: Keras does not run on TensorFlow here.
+    """
+    import keras
+
+    with open_keras_h5(path) as file:
+        functions = called_functions(file.model_config or {})
+    if functions and keras.backend.backend() != "tensorflow":
+        raise CannotRun(
+            f"it calls TensorFlow ({', '.join(functions)}), and Keras runs on "
+            f"{keras.backend.backend()} here; KERAS_BACKEND=tensorflow lets TensorFlow prove it"
+        )
 
 
 # --- running --------------------------------------------------------------------------------

@@ -30,6 +30,9 @@ ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
     "softsign": lambda x: x / (1.0 + np.abs(x)),
     "softplus": lambda x: np.logaddexp(x, 0.0),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))),
+    "selu": lambda x: (
+        1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0.0)))
+    ),
 }
 
 

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError
-from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.frameworks import CannotRun, NothingToRun, import_keras
 from rnnconvert.report import LevelResult
 from rnnconvert.rounding import EPS
+from rnnconvert.verification import keras2_engine
 from rnnconvert.verification.compare import Difference, compare, in_tolerances, largest_of
+from rnnconvert.verification.compiled import Differs, Pair, check_compiled
 from rnnconvert.verification.devices import find_gpu, tf32_off
 from rnnconvert.verification.inputs import Array, Inputs, Slot, make, slots_of
 from rnnconvert.verification.keras_engine import (
@@ -29,6 +31,7 @@ from rnnconvert.verification.keras_engine import (
     device_name,
     engine_name,
     load,
+    load_as,
 )
 from rnnconvert.verification.permissions import Permissions
 
@@ -48,6 +51,7 @@ def check_everywhere(
     permissions: Permissions,
     device: str,
     on_torch: Callable[[], LevelResult],
+    user_loads_in: str = "any",
 ) -> tuple[LevelResult, ...]:
     """The level `model` on the CPU, and on a GPU where there is one and `device` lets it.
 
@@ -55,8 +59,9 @@ def check_everywhere(
         original, converted, inputs, permissions: as of `check_models`.
         device: "auto", "cpu" or "gpu".
         on_torch: the check layer by layer, for a GPU that torch sees and Keras doesn't.
+        user_loads_in: as of `check_models`.
     """
-    results = [check_models(original, converted, inputs, permissions)]
+    results = [check_models(original, converted, inputs, permissions, user_loads_in=user_loads_in)]
     if device != "cpu":
         gpu = find_gpu()
         if gpu.engine is None:
@@ -64,7 +69,11 @@ def check_everywhere(
         elif gpu.engine == "torch":
             results.append(on_torch())
         else:
-            results.append(check_models(original, converted, inputs, permissions, "gpu"))
+            results.append(
+                check_models(
+                    original, converted, inputs, permissions, "gpu", user_loads_in=user_loads_in
+                )
+            )
     return tuple(results)
 
 
@@ -74,6 +83,8 @@ def check_models(
     inputs: Inputs,
     permissions: Permissions,
     device: str = "cpu",
+    *,
+    user_loads_in: str = "any",
 ) -> LevelResult:
     """Run two model files beside each other in Keras.
 
@@ -82,9 +93,12 @@ def check_models(
         inputs: seed, sizes and tolerances.
         permissions: which code of the files may run.
         device: "cpu" or "gpu"; on a GPU CuDNN layers run on cuDNN itself, and TF32 is off.
+        user_loads_in: what `converted` was written for: "keras3" loads it by Keras' own
+            `load_model(path)`, "keras2" by that of tf_keras; "any" where it may be any model.
 
     Returns:
-        Passed, failed, or skipped with the reason why the original can't run here.
+        Passed; failed, also where the library that it was written for does not load `converted`;
+        or skipped with the reason why the models can't run here.
 
     Raises:
         NotConvertibleError: they can't be compared: other inputs or outputs.
@@ -102,41 +116,94 @@ def check_models(
             stack.enter_context(tf32_off(keras.backend.backend()))
             stack.enter_context(on_cudnn())
             result = replace(result, engine=f"{result.engine}, cuDNN, TF32 off")
-        return _check_models((original, converted), inputs, permissions, result)
+        return _Check(converted, inputs, permissions, user_loads_in, result).run(original)
 
 
-def _check_models(
-    paths: tuple[Path, Path], inputs: Inputs, permissions: Permissions, result: LevelResult
-) -> LevelResult:
-    try:
-        first = Runner(load(paths[0], permissions))
-        slots = slots_of(first.model)
-        batches, expected = _run_original(first, slots, inputs)
-    except (CannotRun, NotConvertibleError) as error:
-        return LevelResult("skipped", reason=f"the original: {error}", device=result.device)
-    try:
-        second = Runner(_load_converted(paths[1], permissions))
-        _require_same_inputs(slots, slots_of(second.model))
-        found = [second.run(arrays) for arrays in batches]
-    except NotConvertibleError:
-        raise
-    except CannotRun as error:
-        return LevelResult("skipped", reason=f"the converted model: {error}", device=result.device)
-    except Exception as error:
-        text = f"the original ran, the converted model does not: {error}"
-        return replace(result, status="failed", detail=text)
-    worst = _worst(expected, found, _native_tolerance(first, batches, inputs))
-    if worst.in_tolerances > 1 and not inputs.asked_tolerance:
-        return _arbitrate(result, worst, (first, second), batches, permissions, inputs.seed)
-    return _filled(result, worst, _describe(expected, batches))
+@dataclass(frozen=True)
+class _Original:
+    """The first model, loaded and run."""
+
+    runner: Runner
+    slots: list[Slot]
+    batches: list[list[Array]]
+    outputs: list[Outputs]
 
 
-def _load_converted(path: Path, permissions: Permissions) -> Any:
-    """As `load`, but where Keras does not load the file, that is a failure and no skip."""
-    try:
-        return load(path, permissions)
-    except CannotLoad as error:
-        raise RuntimeError(str(error)) from error
+@dataclass(frozen=True)
+class _Check:
+    """One run of the level: the second model, what it is run with, and the result to fill in."""
+
+    converted: Path
+    inputs: Inputs
+    permissions: Permissions
+    user_loads_in: str
+    result: LevelResult
+
+    def run(self, path: Path) -> LevelResult:
+        """Whether the original at `path` runs or not, the converted model has to load."""
+        try:
+            original: _Original | CannotRun | NotConvertibleError = self._original(path)
+        except (CannotRun, NotConvertibleError) as error:
+            original = error
+        try:
+            second = Runner(load_as(self.converted, self.permissions, self.user_loads_in))
+        except CannotLoad as error:
+            return replace(self.result, status="failed", detail=f"the converted model: {error}")
+        except CannotRun as error:
+            skipped = LevelResult.skipped(f"the converted model: {error}", self.result.device)
+            return replace(skipped, excused=isinstance(error, NothingToRun))
+        if isinstance(original, _Original):
+            return self._compare(original, second)
+        return LevelResult.skipped(
+            f"the original: {original} (the converted model loads)", self.result.device
+        )
+
+    def _original(self, path: Path) -> _Original:
+        runner = Runner(load(path, self.permissions))
+        slots = slots_of(runner.model)
+        return _Original(runner, slots, *_run_original(runner, slots, self.inputs))
+
+    def _compare(self, original: _Original, second: Runner) -> LevelResult:
+        first, batches, expected = original.runner, original.batches, original.outputs
+        inputs, result = self.inputs, self.result
+        try:
+            _require_same_inputs(original.slots, slots_of(second.model))
+            found = [second.run(arrays) for arrays in batches]
+        except NotConvertibleError:
+            raise
+        except Exception as error:
+            text = f"the original ran, the converted model does not: {error}"
+            return replace(result, status="failed", detail=text)
+        worst = _worst(expected, found, _native_tolerance(first, batches, inputs))
+        if worst.in_tolerances > 1 and not inputs.asked_tolerance:
+            runners = (first, second)
+            filled = _arbitrate(result, worst, runners, batches, self.permissions, inputs.seed)
+        else:
+            filled = _filled(result, worst, _describe(expected, batches))
+        if filled.status != "passed" or self.user_loads_in == "any":
+            return filled
+        return self._use(original, second, filled)
+
+    def _use(self, original: _Original, second: Runner, passed: LevelResult) -> LevelResult:
+        """What the user does next: load it in Keras 2 if it is for that, evaluate, train."""
+        batch, outputs = original.batches[0], list(original.outputs[0].outputs.values())
+        try:
+            if self.user_loads_in == "keras2":
+                told = keras2_engine.check(
+                    self.converted, original.batches, original.outputs, self.permissions
+                )
+            elif passed.device == "cpu" and getattr(second.model, "optimizer", None) is not None:
+                pair = Pair(original.runner.model, second.model, batch, outputs,
+                            self.permissions, self.inputs.seed)  # fmt: skip
+                told = check_compiled(pair)
+            else:
+                return passed
+        except CannotRun as error:
+            return LevelResult.skipped(str(error), passed.device)
+        except Differs as error:
+            return replace(passed, status="failed", detail=f"the converted model: {error}",
+                           max_abs=None)  # fmt: skip
+        return replace(passed, detail=f"{passed.detail}; {told}")
 
 
 @dataclass(frozen=True)

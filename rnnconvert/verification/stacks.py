@@ -105,15 +105,18 @@ def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
     ]
     if stack.places[0].layout == "keras-cudnn":
         return lambda x: _run_split(stack, tensors, x)
+    if stack.places[0].layout == "keras":
+        return lambda x: keras_reference.run(
+            stack.cell, tensors[0], x, *_zeros(stack, x), activation=stack.function
+        )[0]
     kind = stack.places[0].layout.removeprefix("tf1:")
     count = len(stack.directions)
     layers = [
         dict(zip(stack.directions, tensors[first : first + count], strict=True))
         for first in range(0, len(tensors), count)
     ]
-    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
     return lambda x: tf1_reference.run_cells(
-        kind, layers, x, forget_bias=stack.forget_bias, activation=activation
+        kind, layers, x, forget_bias=stack.forget_bias, activation=stack.function
     )[0]
 
 
@@ -130,7 +133,6 @@ def _run_split(stack: Stack, tensors: Sequence[dict[str, Array]], x: Array) -> A
 def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
     """Keras' equations on the written weights in Keras' layout, in float64."""
     tensors = [pack(find("keras", weights.cell), weights) for weights in written]
-    activation = "relu" if stack.cell == "rnn_relu" else "tanh"
     count = len(stack.directions)
 
     def run(x: Array) -> Array:
@@ -140,7 +142,7 @@ def run_written(stack: Stack, written: Sequence[RnnWeights]) -> Run:
 
             def one(place: int, given: Array, own: list[dict[str, Array]] = own) -> Array:
                 return keras_reference.run(
-                    stack.cell, own[place], given, *start, activation=activation
+                    stack.cell, own[place], given, *start, activation=stack.function
                 )[0]
 
             x = _both_ways(stack, x, one)

@@ -93,7 +93,7 @@ def run_cells(
             `stack_bidirectional_dynamic_rnn` have it.
         x: input, (batch, time, inputs).
         forget_bias: what an LSTM adds to its forget gate; None is the default of its class.
-        activation: of a basic_rnn_cell, "tanh" or "relu".
+        activation: a key of ACTIVATIONS; the block cells and cuDNN's know "tanh" only.
 
     Returns:
         Outputs (batch, time, directions * units), last h and last c of every layer and direction,
@@ -149,6 +149,23 @@ def _logistic(z: Float) -> Float:
 
 def _relu(z: Float) -> Float:
     return np.where(z > 0.0, z, 0.0)
+
+
+def _elu(z: Float) -> Float:
+    return np.where(z < 0.0, np.exp(np.minimum(z, 0.0)) - 1.0, z)
+
+
+ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
+    "tanh": np.tanh,
+    "relu": _relu,
+    "sigmoid": _logistic,
+    "linear": lambda z: z,
+    "elu": _elu,
+    "selu": lambda z: 1.0507009873554805 * np.where(z < 0.0, 1.6732632423543772 * _elu(z), z),
+    "softplus": lambda z: np.log1p(np.exp(-np.abs(z))) + np.maximum(z, 0.0),
+    "softsign": lambda z: z / (np.abs(z) + 1.0),
+}
+"""By Keras' names; the constants of SELU are those of its paper (Klambauer et al., 2017)."""
 
 
 # --- cuDNN ----------------------------------------------------------------------------------
@@ -213,11 +230,12 @@ def _tf1_runner(
     if kind in _FORGET_BIAS:
         kernel, bias = _only(kind, held, "kernel", "bias")
         added = _FORGET_BIAS[kind] if forget_bias is None else forget_bias
-        return _tf1_lstm(kernel, bias, added), kernel.shape[1] // 4
+        return _tf1_lstm(kernel, bias, added, activation), kernel.shape[1] // 4
     if kind in _GRU_CELLS:
         held = {_GRU_BLOCK.get(name, name): array for name, array in held.items()}
         weights = _only(kind, held, *_GRU_BLOCK.values())
-        return _tf1_gru(*weights), weights[2].shape[1]
+        gates, gates_bias, kernel, bias = weights
+        return _tf1_gru(gates, gates_bias, kernel, bias, activation), weights[2].shape[1]
     if kind == "cudnn_compatible_gru_cell":
         x_side, h_side = "candidate/input_projection", "candidate/hidden_projection"
         names = [f"{part}/{end}" for part in (x_side, h_side) for end in ("kernel", "bias")]
@@ -249,21 +267,27 @@ def _only(kind: str, tensors: Mapping[str, Float], *names: str) -> list[Float]:
     return [tensors[name] for name in names]
 
 
-def _tf1_lstm(kernel: Float, bias: Float, forget_bias: float) -> Step:
+def _tf1_lstm(kernel: Float, bias: Float, forget_bias: float, activation: str) -> Step:
+    function = ACTIVATIONS[activation]
+
     def step(x: Float, state: State) -> State:
         h, c = state
         i, j, f, o = np.split(np.hstack([x, h]) @ kernel + bias, 4, axis=1)
-        c = _logistic(f + forget_bias) * c + _logistic(i) * np.tanh(j)
-        return _logistic(o) * np.tanh(c), c
+        c = _logistic(f + forget_bias) * c + _logistic(i) * function(j)
+        return _logistic(o) * function(c), c
 
     return step
 
 
-def _tf1_gru(gates: Float, gates_bias: Float, candidate: Float, candidate_bias: Float) -> Step:
+def _tf1_gru(
+    gates: Float, gates_bias: Float, candidate: Float, candidate_bias: Float, activation: str
+) -> Step:
+    function = ACTIVATIONS[activation]
+
     def step(x: Float, state: State) -> State:
         h, c = state
         r, u = np.split(_logistic(np.hstack([x, h]) @ gates + gates_bias), 2, axis=1)
-        new = np.tanh(np.hstack([x, r * h]) @ candidate + candidate_bias)
+        new = function(np.hstack([x, r * h]) @ candidate + candidate_bias)
         return u * h + (1.0 - u) * new, c
 
     return step
@@ -282,8 +306,7 @@ def _tf1_cudnn_gru(
 
 
 def _tf1_basic(kernel: Float, bias: Float, activation: str) -> Step:
-    functions: dict[str, Callable[[Float], Float]] = {"tanh": np.tanh, "relu": _relu}
-    function = functions[activation]
+    function = ACTIVATIONS[activation]
 
     def step(x: Float, state: State) -> State:
         return function(np.hstack([x, state[0]]) @ kernel + bias), state[1]

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from rnnconvert.keras_config.trust import code_in_config
+from rnnconvert.keras_config.trust import refusals
 
 
 def config_with(entry):
@@ -23,7 +23,7 @@ TRANSPOSE = {
 
 
 def test_an_operation_of_keras_is_no_foreign_code():
-    assert code_in_config(config_with(copy.deepcopy(TRANSPOSE))) == []
+    assert refusals(config_with(copy.deepcopy(TRANSPOSE))) == []
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_an_operation_of_keras_is_no_foreign_code():
     ids=str,
 )
 def test_what_only_looks_like_one_is_named(changed):
-    assert code_in_config(config_with(copy.deepcopy(TRANSPOSE) | changed))
+    assert refusals(config_with(copy.deepcopy(TRANSPOSE) | changed))

@@ -192,7 +192,7 @@ def test_truncated_variables(name, tmp_path):
     model = saved(Oracle("gru"), tmp_path / "model")
     path = model / "variables" / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UnreadableInputError, match="cut short"):
+    with pytest.raises(UnreadableInputError, match=r"cut short|truncated"):
         lowering.read_saved_model(model)
 
 
@@ -246,3 +246,19 @@ def test_a_meta_graph_without_a_checkpoint(tmp_path):
     assert set(snapshot(tmp_path / "out")) == {"new.meta"}
     (verified,) = lowering.verify_meta_graph(source, tmp_path / "out" / "new.meta")
     assert verified.status == "passed"
+
+
+def test_an_index_at_which_tensorflow_aborts_is_read_without_it(tmp_path):
+    """An entry that claims 2**63 - 1 bytes ended the process in TensorFlow's reader."""
+    from rnnconvert.containers.checkpoint import bundle, table
+    from rnnconvert.lowering.files import checkpoint_files
+
+    prefix = tmp_path / "variables"
+    entry = bundle.Entry("float32", (96,), 0, 0, 2**63 - 1, 0)
+    with bundle.index_path(prefix).open("wb") as file:
+        table.write_table(
+            file, [(b"", bundle.encode_header()), (b"kernel", bundle.encode_entry(entry))]
+        )
+    bundle.data_path(prefix).write_bytes(bytes(384))
+    with pytest.raises(UnreadableInputError, match="float32 of shape"):
+        checkpoint_files(prefix)

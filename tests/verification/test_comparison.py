@@ -189,7 +189,7 @@ def test_the_command(cli, pair, tmp_path):
     result = cli("verify", source, converted)
     assert result.code == 0
     assert "ok model (cpu): max difference" in result.out
-    assert result.out.splitlines()[-1].strip() == "equivalent"
+    assert result.out.splitlines()[-1].strip() == "equivalent (whole model)"
     before = report.read_bytes()
     result = cli("verify", source, converted, "--report", report, "--verify", "layers")
     assert result.code == 0

@@ -20,6 +20,7 @@ from mutants import TENSOR_MUTANTS
 from test_levels import NAMES, overwrite, read_tensors
 
 import rnnconvert
+import rnnconvert.keras
 from rnnconvert import DifferenceError, NotConvertibleError, UsageError, planning
 from rnnconvert.containers import keras_h5
 from rnnconvert.verification.custom_objects import import_objects

@@ -25,6 +25,8 @@ def read_varint(buffer: Buffer, at: int) -> tuple[int, int]:
     Raises:
         Malformed: the buffer ends within the number, or the number has more than 64 bits.
     """
+    if at < len(buffer) and buffer[at] < 0x80:  # most numbers are small
+        return buffer[at], at + 1
     value = 0
     for count, byte in enumerate(buffer[at : at + _LONGEST]):
         value |= (byte & 0x7F) << 7 * count

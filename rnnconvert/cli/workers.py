@@ -1,0 +1,140 @@
+"""Work on several inputs side by side, each in a process of its own that may die alone."""
+
+from __future__ import annotations
+
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+_PATIENCE = 10.0
+"""Seconds for a worker that was told to stop; what is left of it then is killed."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """What became of an item whose process ended: killed, out of memory, or crashed.
+
+    Attributes:
+        exit_code: of the process; negative is the number of a signal.
+    """
+
+    exit_code: int | None
+
+    def __str__(self) -> str:
+        if self.exit_code is None or self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        with suppress(ValueError):
+            return signal.Signals(-self.exit_code).name
+        return f"signal {-self.exit_code}"
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Any
+    index: int = -1
+    """Of the item that it works on."""
+
+
+def side_by_side(
+    work: Callable[[Any], Any], items: Sequence[Any], jobs: int
+) -> Iterator[tuple[int, Any]]:
+    """Call `work` for each item, in up to `jobs` processes.
+
+    The processes are spawned: a fork of one that has TensorFlow's threads waits for ever for their
+    locks. They end when the iteration does, however it does; what they left half done they remove.
+
+    Yields:
+        The index of an item and what `work` returned, or `Died`, in the order in which they end.
+    """
+    from multiprocessing.connection import wait
+
+    waiting = deque(enumerate(items))
+    workers: list[_Worker] = []
+    try:
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_start(work))
+                _give(workers[-1], waiting)
+            for connection in wait([worker.connection for worker in workers]):
+                worker = next(each for each in workers if each.connection is connection)
+                index, result = worker.index, _receive(worker)
+                if isinstance(result, Died) or not waiting:
+                    workers.remove(worker)
+                    worker.connection.close()  # by which a living one sees that it is done
+                else:
+                    _give(worker, waiting)
+                yield index, result
+    finally:
+        _stop(workers)
+
+
+def _give(worker: _Worker, waiting: deque[tuple[int, Any]]) -> None:
+    worker.index, item = waiting.popleft()
+    with suppress(BrokenPipeError):  # it has died; that is noticed when it is asked for a result
+        worker.connection.send(item)
+
+
+def _receive(worker: _Worker) -> Any:
+    try:
+        return worker.connection.recv()
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        return Died(worker.process.exitcode)
+
+
+def _start(work: Callable[[Any], Any]) -> _Worker:
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C is not heard, nor by processes that are started meanwhile."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()
+    for worker in workers:
+        worker.process.join(_PATIENCE)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+
+
+def _serve(connection: Any, work: Callable[[Any], Any]) -> None:
+    """What a worker does: take items until there are no more."""
+    stop_on_sigterm()
+    with suppress(KeyboardInterrupt, EOFError, ConnectionError):
+        while True:
+            connection.send(work(connection.recv()))
+
+
+def stop_on_sigterm() -> None:
+    """SIGTERM ends this process as Ctrl-C does: what is half done is removed on the way out."""
+
+    def stop(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, stop)

@@ -1,0 +1,114 @@
+"""Several inputs side by side: a dead worker costs its own file, and a signal ends them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers import make_model_h5
+
+from rnnconvert.cli.workers import Died, side_by_side
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def behave(item: str) -> str:
+    """What a worker does in these tests; it runs in another process."""
+    if item == "die":
+        os._exit(7)
+    if item == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item.upper()
+
+
+@posix
+def test_a_dead_worker_costs_its_own_item_only():
+    items = ["a", "die", "b", "killed", "c"]
+    found = dict(side_by_side(behave, items, 2))
+    assert {index: found[index] for index in (0, 2, 4)} == {0: "A", 2: "B", 4: "C"}
+    assert (str(found[1]), str(found[3])) == ("exit code 7", "SIGKILL")
+    assert isinstance(found[1], Died)
+
+
+def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
+    """The command line in a process group of its own."""
+    code = "from rnnconvert.cli.main import main; import sys; sys.argv[0] = 'rnnconvert'; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < until, f"{path} did not appear"
+        time.sleep(0.05)
+
+
+def all_gone(group: int, seconds: float = 20) -> bool:
+    """Whether no process of a group is left; Python's own helper ends after the others."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@posix
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["SIGTERM", "Ctrl-C"])
+def test_a_signal_ends_all_workers_and_finished_outputs_stay(tmp_path, way):
+    """Two of three models have so many layers that their verification takes minutes."""
+    make_model_h5(tmp_path / "a.h5", cells=["gru"], names=["only"], units=[4])
+    many = [f"layer_{index}" for index in range(100)]
+    for name in ("b.h5", "c.h5"):
+        cells, units = ["lstm"] * len(many), [4, 6] * (len(many) // 2)
+        make_model_h5(tmp_path / name, cells=cells, names=many, units=units)
+    running = start(
+        tmp_path, "cudnn-to-keras", "a.h5", "b.h5", "c.h5", "-j", "2", "--verify", "layers",
+        "--timesteps", "20000", "--report", "report.json",
+    )  # fmt: skip
+    wait_for(tmp_path / "a.portable.h5")
+    time.sleep(0.3)
+    if way == "SIGTERM":
+        running.terminate()
+    else:
+        os.killpg(running.pid, signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    assert err.strip().endswith("interrupted; no unfinished output is left")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["a.h5", "a.portable.h5", "b.h5", "c.h5", "report.json"]
+    reports = json.loads((tmp_path / "report.json").read_text())
+    verdicts = {report["input"]["path"]: report["verdict"] for report in reports}
+    assert verdicts["a.h5"] == "equivalent"
+    assert verdicts["b.h5"] == verdicts["c.h5"] == "not-convertible"
+    assert all_gone(running.pid)
+
+
+@pytest.mark.slow
+def test_damaged_inputs_side_by_side(cli, tmp_path):
+    for name in ("a.h5", "b.h5", "c.h5"):
+        make_model_h5(tmp_path / name)
+    (tmp_path / "b.h5").write_bytes((tmp_path / "b.h5").read_bytes()[:3000])
+    result = cli("cudnn-to-keras", "a.h5", "b.h5", "c.h5", "-j", "3", "--verify", "weights", "-q")
+    assert result.code == 3
+    assert result.err.startswith("error: b.h5: the HDF5 file is truncated")
+    assert {path.name for path in tmp_path.glob("*.portable.h5")} == {
+        "a.portable.h5",
+        "c.portable.h5",
+    }
