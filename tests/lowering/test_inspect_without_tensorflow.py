@@ -101,7 +101,7 @@ def test_it_needs_no_tensorflow_at_all():
     assert len(reports) == len(CASES)
     by_name = {Path(report["input"]["path"]).parent.name: report for report in reports}
     (op,) = [o for o in by_name["contrib_table"]["layers"] if o["class_name"] == "CudnnRNN"]
-    assert (op["cell"], op["direction"]) == ("lstm", "unidirectional")
+    assert (op["cell"], op["direction"]) == ("lstm", "bidirectional")
     assert by_name["contrib_table"]["verdict"] == "convertible"
     assert by_name["plain_lstm_gru"]["verdict"] == "nothing-to-convert"
     assert "without TensorFlow" in by_name["ops_loop"]["warnings"][-1]
