@@ -216,6 +216,24 @@ ATTACKS: dict[str, tuple[Callable[[Config, Path], None], str]] = {
         _layer("keras.layers", "TextVectorization", vocabulary="/etc/passwd"),
         "model/more names the file /etc/passwd",
     ),
+    "tensorflow call of our own": (
+        _layer(None, "TensorFlowCall", call=json.dumps({"node_def": {"op": "WriteFile"}})),
+        "model/more is of the custom class TensorFlowCall",
+    ),
+    "tensorflow call, registered": (
+        _layer(
+            "rnnconvert.keras.tensorflow_calls", "TensorFlowCall", call='{"node_def": {"op": "X"}}'
+        ),
+        "custom class rnnconvert.keras.tensorflow_calls.TensorFlowCall",
+    ),
+    "tensorflow function": (
+        _layer(None, "TFOpLambda", function="io.write_file"),
+        "model/more calls TensorFlow's io.write_file",
+    ),
+    "tensorflow op": (
+        _layer(None, "TensorFlowOpLayer", node_def={"op": "WriteFile"}),
+        "model/more calls TensorFlow's WriteFile",
+    ),
     "path for a name": (
         _of_gru("name", "..\\..\\x"),
         "model/..\\..\\x has a path for a name",

@@ -14,6 +14,9 @@ from typing import Any
 
 from rnnconvert.keras_config.harmless import CLASSES, FUNCTIONS, OPERATIONS, VALUES
 from rnnconvert.keras_config.lambdas import called_names, holds_code, is_vouched_for
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES, function_name
+from rnnconvert.keras_config.tensorflow_calls.kept import is_known
+from rnnconvert.keras_config.tensorflow_calls.node_defs import is_known_op
 from rnnconvert.keras_config.tree import Config, root, show_path, walk
 
 _LAMBDAS = ("Lambda", "__lambda__")
@@ -83,6 +86,11 @@ def first_refusal(
     return next((one for one in found if one.kind == CLASS or not allow_code), None)
 
 
+def is_own(name: str) -> bool:
+    """Whether a class is rnnconvert's, which only a config that it made itself may name."""
+    return name.startswith("rnnconvert>")
+
+
 def _refused(config: Config, vouched: frozenset[str], layers: dict[int, str]) -> Iterator[Refusal]:
     """Every dict and list of the config, in its order; the nearest layer around is the place."""
     left: list[tuple[Any, str]] = [(config, "the config")]
@@ -118,6 +126,9 @@ def _of_object(
     if name in _LAMBDAS:
         here = "is a Lambda layer" if is_layer and name == "Lambda" else "holds a lambda function"
         return Refusal(f"{place} {here}, whose code is in the file", CODE)
+    if name in CALL_CLASSES:
+        called = _shown(function_name(entry))
+        return Refusal(f"{place} calls TensorFlow's {called}, which is not among those known", CODE)
     if name == "function":
         return Refusal(f"{place} names the function {_shown(entry.get('config'))!r}", CODE)
     full = ".".join(_shown(part) for part in (module, name) if part is not None)
@@ -150,6 +161,8 @@ def _is_harmless(entry: dict[str, Any]) -> bool:
     name, module = entry.get("class_name"), entry.get("module")
     if name == "function":
         return _is_function(entry)
+    if name in CALL_CLASSES:
+        return _is_known_call(entry)
     if not isinstance(name, str):
         return name is None and module in (*CLASSES, *OPERATIONS)
     if module is None:
@@ -158,6 +171,14 @@ def _is_harmless(entry: dict[str, Any]) -> bool:
     if not isinstance(module, str):
         return False
     return name in CLASSES.get(module, ()) or name in OPERATIONS.get(module, ())
+
+
+def _is_known_call(entry: dict[str, Any]) -> bool:
+    """A call of TensorFlow that has a translation. Others could read, write and run anything."""
+    called = function_name(entry)
+    if entry["class_name"] == "TensorFlowOpLayer":
+        return is_known_op(called)
+    return entry["class_name"] in ("TFOpLambda", "SlicingOpLambda") and is_known(called)
 
 
 def _is_function(entry: dict[str, Any]) -> bool:
