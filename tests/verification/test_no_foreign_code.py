@@ -219,7 +219,7 @@ def test_weights_of_a_zip_that_lie_in_another_file_are_not_given_to_keras(
 def test_our_layer_of_tensorflow_calls_runs_known_ones_only(call: dict) -> None:
     from rnnconvert.keras.tensorflow_calls import TensorFlowCall
 
-    with pytest.raises(ValueError, match="rnnconvert knows|only Keras on TensorFlow"):
+    with pytest.raises(ValueError, match=r"rnnconvert knows|only Keras on TensorFlow"):
         TensorFlowCall(json.dumps(call))
 
 
