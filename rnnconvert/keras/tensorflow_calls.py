@@ -35,7 +35,8 @@ class TensorFlowCall(keras.layers.Layer):
         self._call = json.loads(call)
         self._json = call
         is_node = "node_def" in self._call
-        called = (self._call["node_def"] or {}).get("op") if is_node else self._call["function"]
+        named = self._call["node_def"] or {} if is_node else self._call
+        called = str(named.get("op" if is_node else "function"))
         if not (is_known_op if is_node else is_known)(called):
             raise ValueError(f"{called} is nothing that rnnconvert knows")
 
