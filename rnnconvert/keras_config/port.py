@@ -76,7 +76,7 @@ def port(
             for node in walk(root(model)):
                 replace_calls(node, changes)
             for node in walk(root(model)):
-                port_forms(node, changes)
+                port_forms(node, keras_version, changes)
         _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
