@@ -34,8 +34,8 @@ def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
     old = is_multi_backend(keras_version, below=(2, 4, 0))
     if old and node.config.get("interpolation") == "bilinear":
         changes.problem(
-            f"{path}: {node.class_name} with bilinear interpolation as Keras up to 2.3 computed it, "
-            "from the corners of the pixels; Keras 3 does from their centres"
+            f"{path}: {node.class_name} with bilinear interpolation as Keras up to 2.3 computed "
+            "it, from the corners of the pixels; Keras 3 does from their centres"
         )
     if node.class_name == "AdditiveAttention":
         changes.drop(path, node.config, "score_mode")  # it has only one

@@ -1,4 +1,4 @@
-"""Layers that Keras 3 has in another form: the config alone, then the numbers of the old library."""
+"""Layers that Keras 3 has in another form: the numbers are those of the old library."""
 
 from __future__ import annotations
 
