@@ -20,8 +20,11 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LAYERS = (KERAS_LAYERS - {"Lambda"}) | frozenset(CALL_CLASSES) | _names(
-    """
+LAYERS = (
+    (KERAS_LAYERS - {"Lambda"})
+    | frozenset(CALL_CLASSES)
+    | _names(
+        """
         AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D
         AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D AugMix AutoContrast
         ContrastLimitedAdaptiveHistogramEqualization Convolution1DTranspose
@@ -32,6 +35,7 @@ LAYERS = (KERAS_LAYERS - {"Lambda"}) | frozenset(CALL_CLASSES) | _names(
         RandomSharpness RandomShear RandomWidth ReversibleEmbedding STFTSpectrogram Solarization
         ThresholdedReLU
     """
+    )
 )
 _MODELS = _names("Functional Model Sequential")
 _INITIALIZERS = _names(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -230,6 +233,27 @@ def test_a_disk_that_can_not_be_read_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr(Stream, "readinto", broken)
     with pytest.raises(UnreadableInputError, match="can't be read: Input/output error"):
         rnnconvert.inspect(model)
+
+
+def test_an_error_that_is_kept_does_not_crash_the_process_as_it_ends(tmp_path):
+    """HDF5 is taken down after Python is, and must know no Python file then."""
+    code = (
+        "import sys, rnnconvert\n"
+        "from rnnconvert.containers.h5_stream import Stream\n"
+        "def broken(self, buffer):\n"
+        "    raise OSError(5, 'Input/output error')\n"
+        "Stream.readinto = broken\n"
+        "try: rnnconvert.inspect('m.h5')\n"
+        "except rnnconvert.ConversionError as error: sys.kept = error\n"
+        "print(sys.kept.exit_code)"
+    )
+    make_model_h5(tmp_path / "m.h5")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "3\n")
 
 
 def test_ctrl_c_while_hdf5_reads_is_ctrl_c(tmp_path, monkeypatch):
