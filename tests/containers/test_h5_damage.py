@@ -238,14 +238,15 @@ def test_a_disk_that_can_not_be_read_is_no_damage(tmp_path, monkeypatch):
 def test_an_error_that_is_kept_does_not_crash_the_process_as_it_ends(tmp_path):
     """HDF5 is taken down after Python is, and must know no Python file then."""
     code = (
-        "import sys, rnnconvert\n"
+        "import ctypes, rnnconvert\n"
         "from rnnconvert.containers.h5_stream import Stream\n"
         "def broken(self, buffer):\n"
         "    raise OSError(5, 'Input/output error')\n"
         "Stream.readinto = broken\n"
         "try: rnnconvert.inspect('m.h5')\n"
-        "except rnnconvert.ConversionError as error: sys.kept = error\n"
-        "print(sys.kept.exit_code)"
+        "except rnnconvert.ConversionError as error: kept = error\n"
+        "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))\n"  # for good
+        "print(kept.exit_code)"
     )
     make_model_h5(tmp_path / "m.h5")
     done = subprocess.run(
