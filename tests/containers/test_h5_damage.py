@@ -53,9 +53,13 @@ def free_object(path: Path) -> int:
     ("field", "value"),
     [("free", 0), ("free", 2**64 - 16), ("free", 10**6), ("first", 2**64 - 8), ("first", 2**63)],
 )
-def test_a_heap_that_contradicts_itself_is_refused(tmp_path, field, value):
+@pytest.mark.parametrize("layers", [2, 60], ids=["small", "read in two pieces"])
+def test_a_heap_that_contradicts_itself_is_refused(tmp_path, field, value, layers):
     """The free object of size 0 is what the HDF5 library loops on for ever."""
-    model = make_model_h5(tmp_path / "m.h5")
+    names = [f"layer_{index}" for index in range(layers)]
+    model = make_model_h5(
+        tmp_path / "m.h5", cells=["gru"] * layers, names=names, units=[3, 4] * (layers // 2)
+    )
     at = free_object(model) if field == "free" else heap_of(model) + 16
     damaged(model, at + 8, struct.pack("<Q", value))
     start = time.monotonic()
