@@ -162,6 +162,16 @@ def _nested_compile(config: Config, mark: Path) -> None:
     _append(config, inner, [_sequence()])
 
 
+def _registered_call(config: Config, mark: Path) -> None:
+    """By the name under which rnnconvert registers its own layer with Keras."""
+    call = json.dumps({"node_def": {"op": "WriteFile"}})
+    entry = keras_object(
+        "rnnconvert.keras.tensorflow_calls", "TensorFlowCall", name="more", call=call
+    )
+    entry["registered_name"] = "rnnconvert>TensorFlowCall"
+    _append(config, entry, [_sequence()])
+
+
 THING = keras_object(MODULE, "Thing")
 TFSM = keras_object("keras.layers", "TFSMLayer", filepath="/nowhere", name="t")
 
@@ -221,9 +231,7 @@ ATTACKS: dict[str, tuple[Callable[[Config, Path], None], str]] = {
         "model/more is of the custom class TensorFlowCall",
     ),
     "tensorflow call, registered": (
-        _layer(
-            "rnnconvert.keras.tensorflow_calls", "TensorFlowCall", call='{"node_def": {"op": "X"}}'
-        ),
+        _registered_call,
         "custom class rnnconvert.keras.tensorflow_calls.TensorFlowCall",
     ),
     "tensorflow function": (

@@ -34,9 +34,11 @@ class TensorFlowCall(keras.layers.Layer):
             raise ValueError("only Keras on TensorFlow runs a model's TensorFlow calls")
         self._call = json.loads(call)
         self._json = call
-        op = (self._call.get("node_def") or {}).get("op")
-        if not (is_known_op(op) if "node_def" in self._call else is_known(self._call["function"])):
-            raise ValueError(f"{op or self._call['function']} is nothing that rnnconvert knows")
+        is_node = "node_def" in self._call
+        named = self._call["node_def"] or {} if is_node else self._call
+        called = str(named.get("op" if is_node else "function"))
+        if not (is_known_op if is_node else is_known)(called):
+            raise ValueError(f"{called} is nothing that rnnconvert knows")
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "call": self._json}

@@ -47,7 +47,7 @@ class Run:
             return f"killed, after {self.seconds:.1f} s of work"
         if self.code not in allowed:
             return f"exit code {self.code}: {(self.said.strip().splitlines() or [''])[-1][:200]}"
-        if "Traceback" in self.said or "bug of rnnconvert" in self.said:
+        if "Traceback (most" in self.said or "--debug shows where" in self.said:
             return f"a traceback: {self.said.strip().splitlines()[-1][:200]}"
         if self.seconds > DEADLINE:
             return f"{self.seconds:.1f} s"
