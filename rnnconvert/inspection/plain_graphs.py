@@ -177,8 +177,8 @@ def find_ops(plain: PlainGraph, name: str) -> Iterator[CudnnOp]:
         plain: a graph.
         name: of its file, for messages.
     """
-    reached, twins = _reached(plain)
     with reading(name):
+        reached, twins = _reached(plain)
         for function, nodes in plain.graph.nodes.items():
             for node in nodes.values():
                 if node.op in ops.ALL:

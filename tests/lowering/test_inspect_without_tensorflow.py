@@ -12,6 +12,7 @@ import pytest
 from models import ROOT, SHARED
 
 from rnnconvert.containers.checkpoint.wire import encode_part
+from rnnconvert.errors import UnreadableInputError
 from rnnconvert.frameworks import CannotRun
 from rnnconvert.inspection import graphs
 from rnnconvert.kinds import Kind
@@ -118,3 +119,16 @@ def test_what_is_no_graph_is_refused(content, tmp_path, cli, monkeypatch):
     done = cli("inspect", path)
     assert (done.code, done.err.count("error:")) == (3, 1)
     assert "bug of rnnconvert" not in done.err
+
+
+def test_damage_inside_a_node_is_refused(tmp_path, monkeypatch):
+    """An attribute of a node is read only when it is asked for."""
+    node = encode_part(1, b"y") + encode_part(2, b"NoOp") + encode_part(5, b"\x0a\x7f")
+    (tmp_path / "model.pb").write_bytes(encode_part(1, node))
+
+    def missing() -> None:
+        raise CannotRun("TensorFlow can't be imported")
+
+    monkeypatch.setattr(graphs, "import_tensorflow", missing)
+    with pytest.raises(UnreadableInputError, match="the file is damaged"):
+        graphs.run(tmp_path / "model.pb", Kind.GRAPH, Options(hashes=False))
