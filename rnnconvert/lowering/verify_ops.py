@@ -15,7 +15,7 @@ from rnnconvert.lowering.framework import data_inputs, tf
 from rnnconvert.lowering.meta import clean_saveable_objects, find_ops_in_meta_graph
 from rnnconvert.lowering.ops import CudnnOp
 from rnnconvert.lowering.permission import why_not_run_meta_graph
-from rnnconvert.lowering.reference_graph import settings_of
+from rnnconvert.lowering.reference_graph import ReferenceGraphs, settings_of
 from rnnconvert.lowering.runners import CPU, FAILURES, new_session
 from rnnconvert.lowering.signature_inputs import Choices, shapes_of
 from rnnconvert.lowering.verify import not_run
@@ -67,12 +67,16 @@ def verify_meta_graph(
 
 def _does_not_load(original: Path, reason: str) -> SignatureResult:
     """The result where the lowered graph does not load: a failure, unless the original doesn't."""
-    source = read_meta_graph(original)
+    source, prefix = read_meta_graph(original), original.with_suffix("")
+    references = ReferenceGraphs()
+    references.replace_ops(source.graph_def)
     clean_saveable_objects(source)  # no loader takes them
     graph = tf.Graph()
     try:
-        with graph.as_default():
-            tf.compat.v1.train.import_meta_graph(source, clear_devices=True)
+        with graph.as_default(), new_session(graph, CPU) as session:
+            saver = tf.compat.v1.train.import_meta_graph(source, clear_devices=True)
+            if saver is not None and checkpoint_files(prefix):
+                saver.restore(session, str(prefix))
     except FAILURES as error:
         reason = f"the original does not load: {first_line(error)}"
         return SignatureResult("", "skipped", reason)

@@ -76,3 +76,19 @@ def test_a_training_graph_that_does_not_load_is_skipped_with_the_reason(tmp_path
     (result,) = lowering.verify_meta_graph(meta, tmp_path / "new.meta", allow_code=True)
     assert result.status == "skipped"
     assert "the original does not load" in result.reason
+
+
+def test_so_is_one_whose_checkpoint_lacks_a_variable(tmp_path):
+    """The original can't be restored either: that is no difference."""
+    meta = MAKERS["meta"](tmp_path, None)
+    content = meta.read_bytes()
+    proto = lowering.read_meta_graph(meta)
+    (names,) = [n for n in proto.graph_def.node if n.name == "save/RestoreV2/tensor_names"]
+    assert names.attr["value"].tensor.string_val[:] == [b"buffer"]
+    names.attr["value"].tensor.string_val[0] = b"butter"
+    meta.write_bytes(proto.SerializeToString())
+    assert meta.read_bytes() != content
+    lowering.lower_meta_graph_file(meta, tmp_path / "new.meta")
+    (result,) = lowering.verify_meta_graph(meta, tmp_path / "new.meta")
+    assert result.status == "skipped"
+    assert "the original does not load" in result.reason
