@@ -255,6 +255,9 @@ def _layer_config(name: str, layer: LayerWeights, activation: str | None) -> dic
         **meaning,
         **({"activation": activation} if activation else {}),
     }
+    if weights.dtype.name == "float16":
+        # Keras on torch can't compute the default (orthogonal) in float16, and new weights need it.
+        config["recurrent_initializer"] = "glorot_uniform"
     plain = {"class_name": class_name, "config": config}
     if not bidirectional:
         return plain

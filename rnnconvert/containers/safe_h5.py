@@ -12,7 +12,7 @@ import math
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,10 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
             with h5py.File(stream, mode) as file:
                 opened = True
                 yield file
-        except Exception as error:
+        except BaseException as error:
+            _let_go(error)
+            if not isinstance(error, Exception):
+                raise
             _raise_failure(stream, error)
             if isinstance(error, ConversionError) or not is_of_h5py(error):
                 raise
@@ -64,6 +67,16 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
                 else _why_unopenable(Path(path), error)
             ) from error
         _raise_failure(stream, None)
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear what h5py's functions hold that failed: the HDF5 library crashes at the process's end
+    where it still knows a Python file then.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith("h5py"):
+            with suppress(RuntimeError):  # it is running
+                frame.clear()
 
 
 def _stream(path: Path, mode: str) -> Stream:

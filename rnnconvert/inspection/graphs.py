@@ -128,11 +128,15 @@ def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
     Args:
         options: of it `hashes` and the sizes in `stack` are read.
 
+    Without TensorFlow it tells less of sizes, and a warning says so.
+
     Raises:
         UnreadableInputError: it is no such model.
-        UsageError: TensorFlow is missing.
     """
-    require_tensorflow()
+    try:
+        import_tensorflow()
+    except CannotRun:
+        return _run_plainly(path, kind, options)
     info, chosen = describe(path, kind, options.hashes), lowering_options(options)
     if kind is Kind.GRAPH:
         found = lowering.find_ops(lowering.read_graph_def(path), options=chosen)
@@ -151,6 +155,31 @@ def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
         has_config,
         has_config and only_rebuilds(path, graphs),
         (*without_effect(options), *(_lambdas(path) if has_config else ())),
+    )
+
+
+def _run_plainly(path: Path, kind: Kind, options: Options) -> GraphInspection:
+    from rnnconvert.inspection import plain_graphs
+
+    graphs = plain_graphs.read(path, kind)
+    files = []
+    if kind is Kind.META_GRAPH:
+        files = [path, *plain_graphs.checkpoint_files(path.with_suffix(""))]
+    found = tuple(op for graph in graphs for op in plain_graphs.find_ops(graph, path.name))
+    has_config = kind is Kind.SAVED_MODEL and keras_savedmodel.has_keras_config(path)
+    untraced = has_config and not any(graph.signatures or graph.roots for graph in graphs)
+    return GraphInspection(
+        FileInfo.of(path, kind.value, with_hash=options.hashes, files=files),
+        tuple(name for graph in graphs for name in graph.signatures),
+        found,
+        has_config,
+        untraced and names_cudnn_layers(keras_savedmodel.config_of(path).model),
+        (
+            *without_effect(options),
+            *(_lambdas(path) if has_config else ()),
+            "read without TensorFlow, which is not installed: lowering needs it, and it tells more "
+            "of the ops' sizes",
+        ),
     )
 
 

@@ -34,9 +34,10 @@ def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
     old = is_multi_backend(keras_version, below=(2, 4, 0))
     if old and node.config.get("interpolation") == "bilinear":
         changes.problem(
-            f"{path}: {node.class_name} with bilinear interpolation as Keras up to 2.3 computed it, "
-            "from the corners of the pixels; Keras 3 does from their centres"
+            f"{path}: {node.class_name} with bilinear interpolation as Keras up to 2.3 computed "
+            "it, from the corners of the pixels; Keras 3 does from their centres"
         )
+    _drop_radial_constraints(path, node.config, changes)
     if node.class_name == "AdditiveAttention":
         changes.drop(path, node.config, "score_mode")  # it has only one
     elif node.class_name == "Attention" and node.config.get("score_mode") == "dot":
@@ -48,6 +49,14 @@ def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
             _causal_by_call(node, entry, changes)
         if entry.get("class_name") not in STATEFUL_CALLS:
             _name_tensors(node, entry, changes)
+
+
+def _drop_radial_constraints(path: str, config: Config, changes: Changes) -> None:
+    for key, value in list(config.items()):
+        name = value.get("class_name") if isinstance(value, dict) else value
+        if key.endswith("_constraint") and name in ("RadialConstraint", "radial_constraint"):
+            changes.put(path, config, key, None)
+            changes.warn(f"{path}: {key} {name} left out, Keras 3 has none; it matters to training")
 
 
 def _as_relu(path: str, node: Node, changes: Changes) -> None:

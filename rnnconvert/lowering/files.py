@@ -309,7 +309,7 @@ def _files_of(source: Path) -> Iterator[Path]:
             something that is no regular file.
     """
     root = source.resolve()
-    todo = [(source, (root,))]
+    todo: list[tuple[Path, tuple[Path, ...]]] = [(source, (root,))]
     while todo:
         folder, above = todo.pop()
         for path in sorted(folder.iterdir()):

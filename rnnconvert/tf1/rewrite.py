@@ -112,8 +112,8 @@ def _put_into_objects(result: Rewritten, stacks: Sequence[Stack], checkpoint: Ch
     result.replaced |= {GRAPH_KEY, *state}
     if state:
         result.notes.append(
-            f"the optimizer's state ({len(state)} variables) dropped: it has the shapes of the "
-            "CuDNN layers"
+            f"{len(state)} variables of the optimizer dropped: they have the shapes of the CuDNN "
+            "layers"
         )
 
 

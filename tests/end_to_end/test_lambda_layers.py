@@ -92,7 +92,7 @@ def test_a_savedmodel_names_the_cause_on_every_route(cli, tmp_path):
     done = cli("cudnn-to-keras", "model", "--to", "keras", "-o", "new.keras")
     assert done.code == 4
     assert "model/lambda is a Lambda layer, whose code is in the file" in done.err
-    assert "(--allow-code); --to h5 needs no Keras" in done.err
+    assert "(--allow-code runs it); --to h5 needs no Keras" in done.err
     assert cli("cudnn-to-keras", "model", "--to", "h5", "-o", "new.h5").code == 0
     done = cli("cudnn-to-keras", "model", "--to", "keras", "-o", "new.keras", "--allow-code")
     assert done.code == 0

@@ -99,9 +99,10 @@ def test_compiles_and_gives_the_old_figures(stack, kind, model):
         if kind == "optimizer":
             continue  # their figures are those of the next test
         found = np.ravel(model.evaluate(x, targets[case["target"]], batch_size=8, verbose=0))
+        found = found[: len(case["figures"])]  # without metrics Keras 3 lists the loss twice
         same = np.allclose(found, case["figures"][: len(found)], rtol=2e-5, atol=1e-6)
         if (not same and not takes_logits_of_softmax(case)) or (
-            len(found) != len(case["figures"]) and not left
+            len(found) < len(case["figures"]) and not left
         ):
             wrong.append((case["name"], found.tolist(), case["figures"]))
     assert not wrong

@@ -1,4 +1,4 @@
-"""Layers that Keras 3 has in another form: the config alone, then the numbers of the old library."""
+"""Layers that Keras 3 has in another form: the numbers are those of the old library."""
 
 from __future__ import annotations
 
@@ -71,6 +71,15 @@ def test_what_is_gone_is_refused_by_name():
         "model/local: LocallyConnected1D has no counterpart in Keras 3",
     )
     assert port(model, None, "2.2.4", "keras2").problems == ()
+
+
+def test_a_constraint_that_is_gone_is_left_out_with_a_warning():
+    layer = {"class_name": "LSTM", "config": {"name": "l", "units": 3, "kernel_constraint":
+             {"class_name": "RadialConstraint", "config": {}}}}  # fmt: skip
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}
+    result = port(model, None, "2.2.4-tf")
+    assert result.model["config"]["layers"][0]["config"]["kernel_constraint"] is None
+    assert "kernel_constraint RadialConstraint left out" in result.warnings[0]
 
 
 def test_a_resize_of_the_old_kind_is_refused(tmp_path):
