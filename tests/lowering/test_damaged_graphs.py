@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
+from graph_attacks import MAKERS
 from models import ROOT, SHARED
 
+from rnnconvert import lowering
 from rnnconvert.containers.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.slow
@@ -42,3 +45,34 @@ def test_an_index_is_not_read_by_tensorflow(wrong, cli, tmp_path):
         done = cli(command, model)
         assert (done.code, done.err.count("\n")) == (3, 1)
         assert "variables.index" in done.err
+
+
+@pytest.mark.parametrize("where", ["object graph", "debug information"])
+def test_what_only_tensorflows_loader_stumbles_on_is_a_reason(where, cli, tmp_path):
+    """It raises all kinds of things; the level says so, and nothing ends in a traceback."""
+    source = ROOT / "fixtures" / "savedmodels" / "tf215" / "ops_v3" / "model"
+    model = Path(shutil.copytree(source, tmp_path / "model"))
+    if where == "debug information":
+        (model / "debug").mkdir()
+        (model / "debug" / "saved_model_debug_info.pb").write_bytes(b"\xff" * 9)
+    else:
+        proto = lowering.read_saved_model(model)
+        for node in proto.meta_graphs[0].object_graph_def.nodes:
+            for child in node.children:
+                child.node_id = 10**6
+        (model / "saved_model.pb").write_bytes(proto.SerializeToString())
+    done = cli("cudnn-to-keras", model, "-o", "new", "--json")
+    assert done.code == 0
+    first = json.loads(done.out)["verification"]["model"][0]
+    assert (first["status"], "the original does not load" in first["reason"]) == ("skipped", True)
+
+
+def test_a_training_graph_that_does_not_load_is_skipped_with_the_reason(tmp_path):
+    meta = MAKERS["meta"](tmp_path, None)
+    proto = lowering.read_meta_graph(meta)
+    proto.graph_def.node.add(name="mine", op="MyCompanysOp", input=["y"])
+    meta.write_bytes(proto.SerializeToString())
+    lowering.lower_meta_graph_file(meta, tmp_path / "new.meta")
+    (result,) = lowering.verify_meta_graph(meta, tmp_path / "new.meta", allow_code=True)
+    assert result.status == "skipped"
+    assert "the original does not load" in result.reason
