@@ -188,6 +188,11 @@ def _kernel(one: Stored, array: Array, classes: dict[str, Config], *, theano: bo
         array = np.transpose(array, order)
     elif name == "Conv2DTranspose":
         array = np.transpose(array, (0, 1, 3, 2))
+    if theano and config.get("padding") == "same" and any(n % 2 == 0 for n in array.shape[:-2]):
+        raise NotConvertibleError(
+            f"model/{one.layer}: border_mode same with an even kernel, which Theano pads on the "
+            "other side than Keras 3"
+        )
     if theano:  # which turned a kernel round before it multiplied
         array = np.flip(array, tuple(range(array.ndim - 2)))
     return np.ascontiguousarray(array)

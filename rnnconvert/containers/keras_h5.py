@@ -117,34 +117,32 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
-        require_apart(self._listed(names))
-        stored = {name: _datasets(safe_h5.get_group(self.weights, name)) for name in names}
+        stored = self._stored(names)
+        require_apart(
+            dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
+        )
         return {
             name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
             for name, found in stored.items()
         }
 
-    def _listed(self, names: list[str]) -> Iterator[h5py.Dataset]:
-        """Every dataset that the file lists, as long as they are no more than it can hold."""
+    def _stored(self, names: list[str]) -> dict[str, list[tuple[str, h5py.Dataset]]]:
+        """The datasets that each group lists, as long as they are no more than the file can hold.
+
+        Raises:
+            UnreadableInputError: they are.
+        """
         size = self.path.stat().st_size
         listed = needed = 0
-        for group in self._owners(names):
-            weights = safe_h5.strings(group, "weight_names") or []
-            listed += 1 + len(weights)
+        stored = {}
+        for name in names:
+            stored[name] = _datasets(safe_h5.get_group(self.weights, name))
+            listed += 1 + len(stored[name])
+            needed += sum(dataset.nbytes for _, dataset in stored[name])
             if listed * _LEAST_BYTES > size:
                 raise UnreadableInputError("refused as unsafe: it lists more tensors than it holds")
-            for weight in weights:
-                dataset = safe_h5.get_dataset(group, weight)
-                needed += dataset.nbytes
-                yield dataset
         charge_arrays(needed, size, "its tensors")
-
-    def _owners(self, names: list[str]) -> Iterator[h5py.Group]:
-        """The groups whose datasets are the model's weights, and those of its optimizer."""
-        for name in names:
-            yield safe_h5.get_group(self.weights, name)
-        if safe_h5.has(self.file, OPTIMIZER):
-            yield safe_h5.get_group(self.file, OPTIMIZER)
+        return stored
 
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:

@@ -41,7 +41,9 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     try:
         require_trusted(model, permissions, compiled=trained)
     except CannotRun as error:
-        raise NotConvertibleError(f"{_NEEDS_KERAS}: {error}") from error
+        raise NotConvertibleError(
+            f"{_NEEDS_KERAS}: {error}; --to h5 needs no Keras and keeps the layer as it is"
+        ) from error
     load = partial(
         keras.models.load_model,
         custom_objects=dict(permissions.custom_objects),
@@ -51,7 +53,7 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     try:
         loaded = load(model, compile=trained)
     except Exception as error:
-        last = str(error).strip().splitlines()[-1]
+        last = _last_line(error)
         raise NotConvertibleError(
             f"Keras can't load the converted model, so no .keras file can be made ({last}); "
             "write an .h5 file instead"
@@ -59,7 +61,18 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     if not stateless and loaded.optimizer is not None:
         _restore(keras, loaded, state)
     loaded.save(target)
-    _require_same_weights(loaded, load(target))
+    try:
+        read_back = load(target)
+    except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
+        raise NotConvertibleError(
+            f"Keras can't read the .keras file that it writes of this model ({_last_line(error)}); "
+            "write an .h5 file instead"
+        ) from error
+    _require_same_weights(loaded, read_back)
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _require_same_weights(saved: Any, loaded: Any) -> None:

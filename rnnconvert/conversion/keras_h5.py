@@ -34,6 +34,7 @@ from rnnconvert.publish import (
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
+from rnnconvert.verification.loads import show_that_it_loads
 from rnnconvert.verification.model_level import check_everywhere
 
 
@@ -62,7 +63,11 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
             error = NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
             raise error.with_report(replace(report, verdict="not-convertible"))
         if plan.is_empty and to == (_own(file) if like is None else like):
-            return replace(report, verdict="nothing-to-convert")
+            names = () if like is not None else _name_warnings(source, to, options)
+            report = replace(
+                report, verdict="nothing-to-convert", warnings=(*report.warnings, *names)
+            )
+            return report if like is not None else show_that_it_loads(report, source, options)
         if options.check:
             return report
         output = _output_path(source, output, to, options)

@@ -17,7 +17,7 @@ from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
-from rnnconvert.keras_config.trust import CLASS, first_refusal
+from rnnconvert.keras_config.trust import CLASS, first_refusal, is_own
 from rnnconvert.plan import Tensor
 
 _CELL = re.compile(r".*_cells?(_\d+)?")
@@ -54,6 +54,8 @@ def load_model(
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
+            if file.model_config is not None:
+                _refuse_code(file.model_config, custom_objects or {}, safe_mode)
             config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)
             _refuse_code(config, objects, safe_mode)
             model = _build(config, objects, safe_mode)
@@ -81,7 +83,8 @@ def original_config(file: KerasH5, *, keep_tensorflow_calls: bool = False) -> Co
 
 def _refuse_code(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> None:
     """Raise unless Keras, the caller or a registration knows every class that a config names."""
-    known = {*objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    known = {*objects, *(name for name in registered if not is_own(name))}
     refusal = first_refusal([config], known, allow_code=not safe_mode)
     if refusal is None:
         return

@@ -42,7 +42,7 @@ def restore_model(model: Config, keras_version: str | None, changes: Changes) ->
             _positional_states(node, changes)
             _list_single_output(node, changes)
             _renumber_nested_models(node, changes)
-        if _is_multi_backend(keras_version, below=(2, 3, 0)):
+        if is_multi_backend(keras_version, below=(2, 3, 0)):
             _old_distributions(node, changes)
 
 
@@ -57,8 +57,8 @@ def restore_training(
     version = parse_version(keras_version)
     if version is not None and version < _FIRST_OF_TENSORFLOW:
         restored.setdefault("sample_weight_mode", None)
-    if _is_multi_backend(keras_version, below=_FIRST_OF_TENSORFLOW):
-        name = "lr" if _is_multi_backend(keras_version, below=(2, 3, 0)) else "learning_rate"
+    if is_multi_backend(keras_version, below=_FIRST_OF_TENSORFLOW):
+        name = "lr" if is_multi_backend(keras_version, below=(2, 3, 0)) else "learning_rate"
         _old_learning_rate(restored["optimizer_config"]["config"], name)
     for key in sorted({*training, *restored}):
         before, after = training.get(key), restored.get(key)
@@ -67,7 +67,7 @@ def restore_training(
     return restored
 
 
-def _is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> bool:
+def is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> bool:
     """Whether it was written by the Keras that is no part of TensorFlow, older than `below`."""
     version = parse_version(keras_version)
     return version is not None and version < below and "-tf" not in str(keras_version)

@@ -6,6 +6,7 @@ from typing import Any
 
 from rnnconvert.keras_config.builtin import GONE_IN_KERAS_3
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.keras2_form import is_multi_backend
 from rnnconvert.keras_config.structure import STATEFUL_CALLS
 from rnnconvert.keras_config.tensorflow_calls.reading import entry_name, references
 from rnnconvert.keras_config.tensorflow_calls.rewiring import in_order
@@ -15,18 +16,32 @@ from rnnconvert.keras_config.tree import Config, Node, members, show_path
 _ATTENTIONS = ("Attention", "AdditiveAttention")
 
 
-def port_forms(node: Node, changes: Changes) -> None:
+def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
     """Bring one layer, and a functional model's calls of its layers, to Keras 3's form.
 
     A layer without any form in Keras 3 is a problem.
+
+    Args:
+        node: changed in place.
+        keras_version: of the writer, e.g. "2.2.4-tf".
+        changes: collects what was done.
     """
     path = show_path(node.path)
     if node.class_name == "ThresholdedReLU":
         _as_relu(path, node, changes)
     elif node.class_name in GONE_IN_KERAS_3 and node.role != "model":
         changes.problem(f"{path}: {node.class_name} has no counterpart in Keras 3")
+    old = is_multi_backend(keras_version, below=(2, 4, 0))
+    if old and node.config.get("interpolation") == "bilinear":
+        changes.problem(
+            f"{path}: {node.class_name} with bilinear interpolation as Keras up to 2.3 computed "
+            "it, from the corners of the pixels; Keras 3 does from their centres"
+        )
+    _drop_radial_constraints(path, node.config, changes)
     if node.class_name == "AdditiveAttention":
         changes.drop(path, node.config, "score_mode")  # it has only one
+    elif node.class_name == "Attention" and node.config.get("score_mode") == "dot":
+        changes.drop(path, node.config, "score_mode")  # which Keras 3 takes for the function dot
     if "output_layers" not in node.config:
         return
     for entry in members(node.entry):
@@ -34,6 +49,14 @@ def port_forms(node: Node, changes: Changes) -> None:
             _causal_by_call(node, entry, changes)
         if entry.get("class_name") not in STATEFUL_CALLS:
             _name_tensors(node, entry, changes)
+
+
+def _drop_radial_constraints(path: str, config: Config, changes: Changes) -> None:
+    for key, value in list(config.items()):
+        name = value.get("class_name") if isinstance(value, dict) else value
+        if key.endswith("_constraint") and name in ("RadialConstraint", "radial_constraint"):
+            changes.put(path, config, key, None)
+            changes.warn(f"{path}: {key} {name} left out, Keras 3 has none; it matters to training")
 
 
 def _as_relu(path: str, node: Node, changes: Changes) -> None:

@@ -42,8 +42,10 @@ def repair_objects(path: str, config: Config, target: str, changes: Changes) -> 
             changes.drop(path, config, key)
         elif kind == "initializer" and isinstance(config[key], dict):
             _repair_initializer(f"{path}.{key}", config[key], target, changes)
-        if key in ("activation", "recurrent_activation") and config.get(key) in _ACTIVATIONS:
-            changes.put(path, config, key, _ACTIVATIONS[config[key]])
+            if config.get("dtype") == "float16" and target == "keras3":
+                _replace_orthogonal(path, config, key, changes)
+        if key in ("activation", "recurrent_activation") and isinstance(config[key], str):
+            changes.put(path, config, key, _ACTIVATIONS.get(config[key], config[key]))
 
 
 def _repair_initializer(path: str, value: Config, target: str, changes: Changes) -> None:
@@ -56,6 +58,16 @@ def _repair_initializer(path: str, value: Config, target: str, changes: Changes)
         # Keras < 2.3 means the truncated one, and knows it by no other name.
         if inner.get("distribution") == "normal" and target == "keras3":
             changes.put(path, inner, "distribution", "truncated_normal")
+
+
+def _replace_orthogonal(path: str, config: Config, key: str, changes: Changes) -> None:
+    """Another initializer in a float16 layer: torch has no orthogonal matrices of that type."""
+    if _name(config[key]) == "orthogonal":
+        changes.put(path, config, key, "glorot_uniform")
+        changes.warn(
+            f"{path}: {key} orthogonal, which Keras on torch can't compute in float16, is "
+            "glorot_uniform now; it counts only where the layer gets new weights"
+        )
 
 
 def _name(value: Any) -> Any:

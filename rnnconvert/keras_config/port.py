@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.first_versions import name_first_versions
+from rnnconvert.keras_config.lambdas import rewrite_for_keras3
 from rnnconvert.keras_config.layer_forms import port_forms
 from rnnconvert.keras_config.nesting import repair_models_in_sequential
 from rnnconvert.keras_config.operations import name_operations
@@ -75,7 +76,7 @@ def port(
             for node in walk(root(model)):
                 replace_calls(node, changes)
             for node in walk(root(model)):
-                port_forms(node, changes)
+                port_forms(node, keras_version, changes)
         _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
@@ -105,6 +106,9 @@ def _repair(
         repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            rewrite_for_keras3(node, changes)
     _refuse_other_time_major(model, target, changes)
     if target == "keras3":
         name_first_versions(model, changes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rnnconvert.keras_config import lambdas
 from rnnconvert.keras_config.builtin import GONE_IN_KERAS_3, KERAS_LAYERS, UNKNOWN_IN_KERAS_3
 from rnnconvert.keras_config.changes import Changes
 from rnnconvert.keras_config.objects import repair_objects
@@ -177,10 +178,7 @@ def _name_foreign_layers(path: str, node: Node, changes: Changes) -> None:
     if name in GONE_IN_KERAS_3:
         changes.warn(f"{path}: Keras 3 has no {name}; kept as it is")
     elif name == "Lambda":
-        changes.warn(
-            f"{path}: Lambda layer kept, its code never run; Keras loads it only with "
-            "safe_mode=False"
-        )
+        changes.warn(lambdas.warning(path, node.config))
     else:
         changes.warn(
             f"{path}: custom class {name} kept as it is; Keras needs custom_objects to load it"

@@ -140,6 +140,21 @@ def _with_full_names(training: Config) -> Config:
     return training
 
 
+def names_in(training: Config) -> list[str]:
+    """Every loss and metric that a training config names."""
+    found: list[str] = []
+
+    def note(value: Any, _: Any) -> Any:
+        if isinstance(value, dict) and value["class_name"] == "function":
+            value = value["config"]
+        found.append(str(value if isinstance(value, str) else value["class_name"]))
+        return value
+
+    for key in ("loss", "metrics", "weighted_metrics"):
+        _map(training.get(key), note, None)
+    return found
+
+
 def optimizer_class(training: Config) -> str:
     """Class of the optimizer, without the prefix that Keras 2.11 to 2.15 wrote."""
     config = training.get("optimizer_config") or {}

@@ -61,7 +61,18 @@ def with_cells(graph: bytes, layers: Sequence[Collection[str]]) -> bytes:
     root = encoded.get(0) or _node([bytes(part) for part in nodes[0].parts(_CHILDREN)], nodes[0])
     encoded[0] = _without_optimizer(Message(root))
     every = [encoded.get(n) or _copy(node) for n, node in enumerate(nodes)]
-    return b"".join(encode_part(_NODES, node) for node in [*every, *cells])
+    return _without_strays([*every, *cells])
+
+
+def _without_strays(nodes: Sequence[bytes]) -> bytes:
+    """The graph; what nothing refers to any more is left as an empty object, for numbers count."""
+    reached, waiting = {0}, [0]
+    while waiting:
+        targets = {_target(part) for part in Message(nodes[waiting.pop()]).parts(_CHILDREN)}
+        waiting += [number for number in targets - reached if number < len(nodes)]
+        reached |= targets
+    kept = [node if number in reached else b"" for number, node in enumerate(nodes)]
+    return b"".join(encode_part(_NODES, node) for node in kept)
 
 
 def _target(reference: memoryview) -> int:

@@ -112,8 +112,8 @@ def _put_into_objects(result: Rewritten, stacks: Sequence[Stack], checkpoint: Ch
     result.replaced |= {GRAPH_KEY, *state}
     if state:
         result.notes.append(
-            f"the optimizer's state ({len(state)} variables) dropped: it has the shapes of the "
-            "CuDNN layers"
+            f"{len(state)} variables of the optimizer dropped: they have the shapes of the CuDNN "
+            "layers"
         )
 
 
@@ -179,11 +179,15 @@ def pack_place(place: CellPlace, weights: RnnWeights) -> dict[str, Array]:
     return tf1_cells.pack(cell_layout(weights.cell, place), weights)
 
 
-def unpack_place(place: CellPlace, cell: str, tensors: Mapping[str, Array]) -> RnnWeights:
-    """The inverse of `pack_place`; merged biases come back as halves."""
+def unpack_place(place: CellPlace, stack: Stack, tensors: Mapping[str, Array]) -> RnnWeights:
+    """The inverse of `pack_place`; merged biases come back as halves.
+
+    A place that the stack had before keeps its forget bias, a new one has its class' own.
+    """
     if place.layout == "keras":
-        return layouts.unpack(layouts.find("keras", cell), tensors)
-    return tf1_cells.unpack(cell_layout(cell, place), tensors)
+        return layouts.unpack(layouts.find("keras", stack.cell), tensors)
+    forget_bias = stack.forget_bias if place in stack.places else None
+    return tf1_cells.unpack(cell_layout(stack.cell, place), tensors, forget_bias)
 
 
 # --- slots ----------------------------------------------------------------------------------

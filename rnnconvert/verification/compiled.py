@@ -219,9 +219,12 @@ def _require_same_step(
     A converted weight is another one: two biases became one, a gate was rescaled.
     """
     count = 0
+    frozen = sorted(set(before[0]) ^ set(before[1]))
+    if frozen:
+        raise Differs(f"weight {frozen[0][1]} of {frozen[0][0]} is trainable in one model only")
     for key, start in before[0].items():
-        other = before[1].get(key)
-        if other is None or start.shape != other.shape or not np.array_equal(start, other):
+        other = before[1][key]
+        if start.shape != other.shape or not np.array_equal(start, other):
             continue
         one, two = after[0][key] - start, after[1][key] - start
         gap = float(np.linalg.norm(one - two))

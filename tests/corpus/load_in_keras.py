@@ -35,7 +35,7 @@ def first_line(error):
 def predict(keras, model, inputs):
     given = inputs if len(inputs) > 1 else inputs[0]
     longest = max([each.shape[1] for each in inputs if each.ndim > 1] or [0])
-    is_keras3 = keras.__version__.startswith("3.")
+    is_keras3 = getattr(keras, "__version__", "2").startswith("3.")
     if is_keras3 and longest <= LONG:
         outputs = model(given, training=False)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import h5py
@@ -144,6 +146,22 @@ def test_a_kernel_of_theano_is_turned_round(tmp_path, monkeypatch):
 def test_what_ended_with_keras_1_is_refused_by_name(layer, reason):
     _, changes = port_keras1({"class_name": "Sequential", "config": [layer]})
     assert any(reason in problem for problem in changes.problems)
+
+
+def test_an_even_kernel_of_theano_with_same_is_refused(tmp_path):
+    """Theano pads it on the left, TensorFlow on the right: no kernel makes that the same."""
+    path = tmp_path / "even.h5"
+    with h5py.File(FOLDER / "theano/convolution/model.h5") as file:
+        config = json.loads(file.attrs["model_config"])
+    config["config"][0]["config"]["filter_length"] = 2
+    shutil.copy(FOLDER / "theano/convolution/model.h5", path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["model_config"] = json.dumps(config)
+        group = file["model_weights/convolution1d_1"]
+        del group["convolution1d_1_W"]
+        group["convolution1d_1_W"] = np.zeros((2, 1, 5, 4), "float32")
+    with pytest.raises(NotConvertibleError, match="even kernel"):
+        rnnconvert.convert(path, tmp_path / "out.h5")
 
 
 def test_an_unknown_array_is_named(tmp_path):

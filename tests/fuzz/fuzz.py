@@ -14,12 +14,13 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
 import fuzz_server
 from fuzz_bases import BASES, wrong_weights
 
@@ -135,7 +136,8 @@ def minimised(finding: Finding, seed: int) -> Finding:
 
 def fuzz(kinds: list[str], seed: int, seconds: float, most: int | None = None) -> Tally:
     """Mutants of each kind in turn, until the time is up or there were so many."""
-    fuzz_server.run(["--version"], Path(tempfile.gettempdir()) / "rnnconvert-fuzz-warm")
+    fuzz_server.import_everything()
+    warnings.simplefilter("ignore")  # zipfile's, of members that are there twice on purpose
     tally, until = Tally(), time.monotonic() + seconds
     number = 0
     while time.monotonic() < until and (most is None or tally.mutants < most):

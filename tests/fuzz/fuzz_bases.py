@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from helpers import GATES, make_model_h5
 
 _CHECKPOINT = ROOT / "fixtures" / "checkpoints" / "tf115" / "cudnn_lstm"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import resource
 import signal
 import sys
 import time
@@ -12,7 +14,13 @@ from pathlib import Path
 
 DEADLINE = 10.0
 MOST_MEMORY = 512 * 2**20
-_STARTED_WITH = 2
+_KILLED_AFTER = 60.0
+"""Seconds by the clock: of a busy machine, on which the seconds of work take many times as long."""
+_MODULES = (
+    "cli.main", "cli.commands", "cli.output", "cli.run", "conversion.keras_h5",
+    "conversion.rebuilt", "conversion.checkpoints", "inspection.keras", "inspection.checkpoints",
+    "comparison.keras", "comparison.stacks", "containers.keras_zip", "containers.keras_weights",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Run:
     Attributes:
         arguments: of the command line.
         code: exit code; None where it was killed.
-        seconds: it ran.
+        seconds: of the processor's time that it took.
         memory: bytes, its most.
         said: stdout and stderr.
     """
@@ -36,16 +44,23 @@ class Run:
     def fault(self, allowed: Sequence[int]) -> str | None:
         """What it did that no file may make it do; None where all is well."""
         if self.code is None:
-            return f"killed, after {self.seconds:.1f} s"
+            return f"killed, after {self.seconds:.1f} s of work"
         if self.code not in allowed:
-            return f"exit code {self.code}"
-        if "Traceback" in self.said or "bug of rnnconvert" in self.said:
-            return "a traceback"
+            return f"exit code {self.code}: {(self.said.strip().splitlines() or [''])[-1][:200]}"
+        if "Traceback (most" in self.said or "--debug shows where" in self.said:
+            return f"a traceback: {self.said.strip().splitlines()[-1][:200]}"
         if self.seconds > DEADLINE:
             return f"{self.seconds:.1f} s"
         if self.memory > MOST_MEMORY:
             return f"{self.memory:,} bytes of memory"
         return None
+
+
+def import_everything() -> None:
+    """What the commands import when they need it, so that no fork has to do it again."""
+    for name in _MODULES:
+        importlib.import_module(f"rnnconvert.{name}")
+    assert "tensorflow" not in sys.modules  # every fork would copy its tables of pages
 
 
 def run(arguments: Sequence[str], log: Path) -> Run:
@@ -56,10 +71,11 @@ def run(arguments: Sequence[str], log: Path) -> Run:
     child = os.fork()
     if child == 0:
         _be_the_child(main, arguments, log)
-    status, memory = _wait(child, start + DEADLINE + _STARTED_WITH)
+    status, usage = _wait(child, start + _KILLED_AFTER)
     code = os.waitstatus_to_exitcode(status)
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    seconds = time.monotonic() - start
+    seconds = usage.ru_utime + usage.ru_stime
+    memory = usage.ru_maxrss * 1024
     return Run(tuple(arguments), code if code >= 0 else None, seconds, memory, said)
 
 
@@ -84,13 +100,13 @@ def _be_the_child(main: object, arguments: Sequence[str], log: Path) -> None:
         os._exit(code)
 
 
-def _wait(child: int, until: float) -> tuple[int, int]:
-    """Exit status and largest memory of a child, which is killed when its time is up."""
+def _wait(child: int, until: float) -> tuple[int, resource.struct_rusage]:
+    """Exit status of a child and what it used up; it is killed when its time is up."""
     pause = 0.001
     while True:
         done, status, usage = os.wait4(child, os.WNOHANG)
         if done:
-            return status, usage.ru_maxrss * 1024
+            return status, usage
         if time.monotonic() > until:
             os.kill(child, signal.SIGKILL)
         time.sleep(pause)

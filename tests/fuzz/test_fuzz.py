@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+pytest.importorskip("resource", reason="needs fork")
 import fuzz
 import fuzz_bases
 import fuzz_server
-
-pytestmark = pytest.mark.skipif(not hasattr(fuzz_server.os, "fork"), reason="needs fork")
 
 
 @pytest.mark.corpus

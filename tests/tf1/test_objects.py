@@ -44,6 +44,7 @@ def test_variables_move_into_a_cell():
     assert graph.nodes[8].children == {"kernel": 2, "recurrent": 3, "bias": 4}
     assert [graph.nodes[n].variable.key for n in (2, 3, 4)] == KEYS
     assert graph.nodes[7].children == {"kernel": 5}
+    assert graph.nodes[6].children == {}  # the optimizer, which nothing refers to
 
 
 def test_variables_of_no_layer_are_refused():
