@@ -34,7 +34,7 @@ from rnnconvert.publish import (
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
-from rnnconvert.verification.loads import show_that_it_loads
+from rnnconvert.verification.loads import show_that_it_loads, without_keras
 from rnnconvert.verification.model_level import check_everywhere
 
 
@@ -237,7 +237,9 @@ def _verify_model(
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
             partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
-        )  # fmt: skip
+        )
+        if _loaded_in(written, options) == "keras3" and copied.model_config is not None:
+            levels = without_keras(levels, copied.model_config, copied.training_config)  # fmt: skip
     report = replace(report, model_level=levels)
     report.raise_if_different(NOTHING_WRITTEN)
     return report

@@ -38,6 +38,12 @@ def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
             "it, from the corners of the pixels; Keras 3 does from their centres"
         )
     _drop_radial_constraints(path, node.config, changes)
+    axis = node.config.get("axis")
+    if node.class_name == "LayerNormalization" and isinstance(axis, list) and len(axis) > 1:
+        changes.problem(
+            f"{path}: LayerNormalization over the axes {axis}, which Keras 3 forgets when it loads "
+            "an .h5 file"
+        )
     if node.class_name == "AdditiveAttention":
         changes.drop(path, node.config, "score_mode")  # it has only one
     elif node.class_name == "Attention" and node.config.get("score_mode") == "dot":

@@ -22,7 +22,7 @@ from rnnconvert.keras_config.tree import Config, root, show_path, walk
 _LAMBDAS = ("Lambda", "__lambda__")
 _CODE_LAYERS = frozenset(("Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper"))
 """Layers of Keras' own that run what the file holds or names."""
-_ANYWHERE = frozenset().union(*CLASSES.values())
+_ANYWHERE = frozenset().union(*CLASSES.values(), *OPERATIONS.values())
 _OPTIMIZERS = {name.lower() for name in CLASSES["keras.optimizers"]}
 _MARKS = ("module", "registered_name", "spec_name")
 """Keys of a dict that Keras takes for the name of an object."""

@@ -15,11 +15,13 @@ import numpy as np
 from rnnconvert.frameworks import CannotRun
 from rnnconvert.verification.compare import compare, in_tolerances, largest_of
 from rnnconvert.verification.inputs import Array
-from rnnconvert.verification.keras_engine import LONG, as_float64
+from rnnconvert.verification.keras_engine import as_float64
 from rnnconvert.verification.permissions import Permissions
 
 LARGEST_TRAINED = 20_000_000
 """Weights up to which a step of training is run: it needs several times their memory."""
+LONGEST_EAGER = 400
+"""Time steps up to which a model is evaluated and trained step by step, without tracing."""
 _LOSS = 1e-3
 """Relative difference of two losses that comes from rounding: a logarithm enlarges it."""
 _STEP = 1e-2
@@ -236,11 +238,11 @@ def _require_same_step(
 
 
 def _run_eagerly(model: Any, arrays: Sequence[Array]) -> None:
-    """Tracing takes longer than one step, but for long sequences."""
+    """Tracing for one call of each takes longer than the call, but for very long sequences."""
     import keras
 
     longest = max((array.shape[1] for array in arrays if array.ndim > 1), default=0)
-    if keras.backend.backend() == "tensorflow" and longest <= LONG:
+    if keras.backend.backend() == "tensorflow" and longest <= LONGEST_EAGER:
         model.run_eagerly = True
 
 

@@ -11,7 +11,9 @@ from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.frameworks import CannotRun, NothingToRun, import_keras
 from rnnconvert.keras_config.accepted import is_of_keras
+from rnnconvert.keras_config.static_check import refused
 from rnnconvert.keras_config.training import names_in
+from rnnconvert.keras_config.tree import Config
 from rnnconvert.options import Options
 from rnnconvert.report import LevelResult, Report
 from rnnconvert.verification.keras_engine import CannotLoad, engine_name, load_written
@@ -42,6 +44,26 @@ def show_that_it_loads(report: Report, path: Path, options: Options) -> Report:
     if options.strict:
         report.raise_if_in_doubt()
     return report
+
+
+def without_keras(
+    levels: tuple[LevelResult, ...], model: Config, training: Config | None
+) -> tuple[LevelResult, ...]:
+    """The level `model`, where there is no Keras to run it: the table of what Keras accepts.
+
+    Args:
+        levels: as Keras left them.
+        model, training: configs of the written file.
+    """
+    try:
+        import_keras()
+    except CannotRun as error:
+        wrong = refused(model, training)
+        if wrong:
+            return (LevelResult("failed", detail="; ".join(wrong), device="cpu"), *levels[1:])
+        reason = f"{error}; that it loads is checked against the table of Keras 3, not tried"
+        return (replace(levels[0], reason=reason), *levels[1:])
+    return levels
 
 
 def _load(path: Path, options: Options) -> LevelResult:

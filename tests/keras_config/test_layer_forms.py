@@ -82,6 +82,15 @@ def test_a_constraint_that_is_gone_is_left_out_with_a_warning():
     assert "kernel_constraint RadialConstraint left out" in result.warnings[0]
 
 
+def test_several_axes_of_a_normalization_are_refused():
+    """Keras 3 keeps only a single axis of an .h5 file's layer, and takes the last otherwise."""
+    layer = {"class_name": "LayerNormalization", "config": {"name": "norm", "axis": [1, 2]}}
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": [layer]}}
+    assert "axes [1, 2]" in port(model, None, "2.2.4-tf").problems[0]
+    layer["config"]["axis"] = [2]
+    assert port(model, None, "2.2.4-tf").problems == ()
+
+
 def test_a_resize_of_the_old_kind_is_refused(tmp_path):
     layer = {
         "class_name": "UpSampling2D",
