@@ -194,7 +194,7 @@ def table(columns: dict[str, list[Outcome]]) -> str:
         f"| {len(right)} other cases | " + " | ".join(f"right, {n} files" for n in counts) + " |"
     )
     lines += ["", "Other cases: " + ", ".join(f"`{case}`" for case, _ in right) + ".", ""]
-    lines += [f"{number}. {reason}" for reason, number in reasons.items()]
+    lines += [f"{number}. `{reason}`" for reason, number in reasons.items()]
     return "\n".join(lines)
 
 
