@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from rnnconvert.keras_config.accepted import known_versions, versions_with
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config, Node, root, show_path, walk
 
-_READ_BY_LOADERS = frozenset({"batch_input_shape", "input_shape", "layer", "cell", "cells", "module"})
+_READ_BY_LOADERS = frozenset(
+    {"batch_input_shape", "input_shape", "layer", "cell", "cells", "module"}
+)
 """Keys that Keras' `from_config` or its reader of old files takes out before the constructor."""
 _OWN_FROM_CONFIG = frozenset({"InputLayer", "RNN", "StackedRNNCells", "Bidirectional", "Lambda"})
 """Classes whose config is not their constructor's."""
