@@ -100,6 +100,6 @@ def _refuse_without_graph(path: Path) -> None:
     if checkpoint.with_name("variables.index").exists():
         more = f"; what a checkpoint alone tells: rnnconvert inspect {checkpoint}"
     raise UnreadableInputError(
-        f"saved_model.pb is missing beside {found[0]}: it holds the graph of a SavedModel; copy the "
-        f"whole directory{more}"
+        f"saved_model.pb is missing beside {found[0]}: it holds the graph of a SavedModel; copy "
+        f"the whole directory{more}"
     )

@@ -119,14 +119,28 @@ def _plan_weights_only(file: KerasH5) -> Plan:
     found = find_by_shapes(file.groups)
     sites = tuple(_plan_site(site, "", "") for site in found.sites)
     warnings = list(found.warnings)
-    version = parse_version(file.keras_version)
-    plain = [s.site for s in sites if not s.site.is_cudnn and s.site.cell != "rnn_tanh"]
-    if plain and (version is None or version < EXPLICIT_RECURRENT_ACTIVATION):
-        warnings.append(
-            "plain LSTM or GRU weights of Keras < 2.3, whose default was hard_sigmoid, another "
-            "function in Keras 3; a weights-only file does not say which activation they need"
-        )
+    warnings += _arguments_to_give([s.site for s in sites], parse_version(file.keras_version))
     return Plan(sites=sites, warnings=tuple(warnings), problems=tuple(found.problems))
+
+
+def _arguments_to_give(sites: list[Site], version: tuple[int, ...] | None) -> list[str]:
+    """What the code that builds layers for a weights-only file must say: it is not in the file."""
+    found = []
+    plain = [site for site in sites if not site.is_cudnn and site.cell != "rnn_tanh"]
+    before = [site.path for site in plain if site.cell == "gru_reset_before"]
+    if before:
+        found.append(
+            f"{', '.join(before)}: the code that loads these weights must give GRU(..., "
+            "reset_after=False), which is not Keras 3's default"
+        )
+    if plain and (version is None or version < EXPLICIT_RECURRENT_ACTIVATION):
+        found.append(
+            f"{', '.join(site.path for site in plain)}: where the code of Keras < 2.3 gave no "
+            "recurrent_activation, or hard_sigmoid, it must now give recurrent_activation="
+            "lambda x: keras.ops.clip(0.2 * x + 0.5, 0.0, 1.0); the hard_sigmoid of Keras 3 is "
+            "another function"
+        )
+    return found
 
 
 def _plan_site(site: Site, flavour: str, target: str) -> SiteChange:

@@ -17,6 +17,7 @@ from rnnconvert.cli.tables import (
     file_line,
     formula,
     level_line,
+    loads,
     new_table,
     printable,
     target_class,
@@ -38,7 +39,7 @@ _WIDE = 125
 _PLAIN_WIDTH = 240
 """Width where output goes to a file or a pipe: names are never cut there."""
 _NOTHING = {
-    ("cudnn-to-keras", "layers"): "no CuDNN layer, and Keras 3 loads it as it is",
+    ("cudnn-to-keras", "layers"): "no CuDNN layer",
     ("cudnn-to-keras", "stacks"): "nothing of cuDNN in it; --to keras makes Keras models of it",
     ("cudnn-to-keras", "ops"): "no cuDNN op that running the model can get to",
     ("keras-to-cudnn", "layers"): "no LSTM or GRU layer",
@@ -101,7 +102,8 @@ class Output:
         self._out.print(f"[bold]{printable(report.input.path)}[/]  {file_line(report.input)}")
         kind = _kind_of_layers(report)
         if report.verdict == "nothing-to-convert":
-            self._out.print(f"  nothing to convert: {_NOTHING[report.command, kind]}")
+            said = f"{_NOTHING[report.command, kind]}{loads(report, kind)}"
+            self._out.print(f"  nothing to convert: {said}", soft_wrap=True)
             return
         if kind == "stacks":
             self._stacks(report.layers)
@@ -224,7 +226,7 @@ class Output:
         if found.only_rebuilds:
             self._out.print("  a Keras model with CuDNN layers, saved without its functions")
         if found.has_keras_config:
-            self._out.print("  holds a Keras model: --to keras rebuilds it")
+            self._out.print(f"  holds a Keras model: {found.rebuilt_by} rebuilds it")
         if found.verdict == "convertible":
             self._out.print("  [green]convertible[/]")
         else:

@@ -104,6 +104,19 @@ def level_line(name: str, level: LevelResult) -> str:
     return text + printable(told + engine)
 
 
+def loads(report: Report, kind: str) -> str:
+    """How far it is known that Keras 3 loads a file that needs nothing."""
+    if kind != "layers" or report.command != "cudnn-to-keras" or not report.model_level:
+        return ""
+    level = report.model_level[0]
+    if level.status == "passed":
+        return f", and {printable(level.engine)} loads it as it is"
+    if report.input.container in ("keras-h5-weights", "keras-weights"):
+        must = " (see what it must give)" if report.warnings else ""
+        return f"; only weights, for the code that builds the model{must}"
+    return f"; that Keras 3 loads it is {printable(level.reason)}"
+
+
 def conclusion(report: Report) -> str:
     """The verdict, and how deep it was proved."""
     if not report.is_equivalent:

@@ -34,6 +34,7 @@ from rnnconvert.publish import (
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report, sha256
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.levels import check_layers, check_weights
+from rnnconvert.verification.loads import show_that_it_loads, without_keras
 from rnnconvert.verification.model_level import check_everywhere
 
 
@@ -62,7 +63,11 @@ def _run(source: Path, output: Path | None, options: Options, like: str | None) 
             error = NotConvertibleError("; ".join(plan.problems), problems=plan.problems)
             raise error.with_report(replace(report, verdict="not-convertible"))
         if plan.is_empty and to == (_own(file) if like is None else like):
-            return replace(report, verdict="nothing-to-convert")
+            names = () if like is not None else _name_warnings(source, to, options)
+            report = replace(
+                report, verdict="nothing-to-convert", warnings=(*report.warnings, *names)
+            )
+            return report if like is not None else show_that_it_loads(report, source, options)
         if options.check:
             return report
         output = _output_path(source, output, to, options)
@@ -232,7 +237,9 @@ def _verify_model(
         levels = check_everywhere(
             file.path, written, options.inputs, options.permissions, options.device,
             partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
-        )  # fmt: skip
+        )
+        if _loaded_in(written, options) == "keras3" and copied.model_config is not None:
+            levels = without_keras(levels, copied.model_config, copied.training_config)  # fmt: skip
     report = replace(report, model_level=levels)
     report.raise_if_different(NOTHING_WRITTEN)
     return report

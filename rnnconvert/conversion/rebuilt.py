@@ -23,6 +23,7 @@ from rnnconvert.publish import (
     write_errors,
 )
 from rnnconvert.report import FileInfo, Report
+from rnnconvert.verification.loads import show_that_it_loads
 
 _WEIGHTS = ".weights.h5"
 _LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
@@ -42,7 +43,8 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
         version = keras_zip.loads_as_it_is(source)
         if version:
             info = replace(info, keras_version=version)
-            return Report(options.command, info, verdict="nothing-to-convert")
+            report = Report(options.command, info, verdict="nothing-to-convert")
+            return show_that_it_loads(report, source, options)
     with rebuilt_h5(source, kind) as (file, warnings):
         try:
             if kind is Kind.KERAS_WEIGHTS:
@@ -62,7 +64,8 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
         found = report.input
         info = replace(info, keras_version=found.keras_version, backend=found.backend)
     if report.verdict == "nothing-to-convert":
-        warnings = ()  # of what a rebuilt model lacks, and none is written
+        # The warnings are of what a rebuilt model lacks, and none is written.
+        return show_that_it_loads(replace(report, input=info), source, options)
     return replace(report, input=info, warnings=(*warnings, *report.warnings))
 
 

@@ -13,11 +13,11 @@ from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no pub
 
 from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
-from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of, last_resort
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
-from rnnconvert.keras_config.trust import CLASS, first_refusal
+from rnnconvert.keras_config.trust import CLASS, first_refusal, is_own
 from rnnconvert.plan import Tensor
 
 _CELL = re.compile(r".*_cells?(_\d+)?")
@@ -50,10 +50,12 @@ def load_model(
         NotConvertibleError: no whole model; or it holds code, a class that is not in
             `custom_objects`, or something that Keras 3 has no form for.
     """
-    with errors_of(Path(path)):
+    with errors_of(Path(path)), last_resort():
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
+            if file.model_config is not None:
+                _refuse_code(file.model_config, custom_objects or {}, safe_mode)
             config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)
             _refuse_code(config, objects, safe_mode)
             model = _build(config, objects, safe_mode)
@@ -81,7 +83,8 @@ def original_config(file: KerasH5, *, keep_tensorflow_calls: bool = False) -> Co
 
 def _refuse_code(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> None:
     """Raise unless Keras, the caller or a registration knows every class that a config names."""
-    known = {*objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    known = {*objects, *(name for name in registered if not is_own(name))}
     refusal = first_refusal([config], known, allow_code=not safe_mode)
     if refusal is None:
         return

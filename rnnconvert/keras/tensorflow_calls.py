@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from rnnconvert.keras_config.tensorflow_calls.kept import is_known, plain_name
+from rnnconvert.keras_config.tensorflow_calls.node_defs import is_known_op
 
 
 @keras.saving.register_keras_serializable(package="rnnconvert")
@@ -33,8 +34,11 @@ class TensorFlowCall(keras.layers.Layer):
             raise ValueError("only Keras on TensorFlow runs a model's TensorFlow calls")
         self._call = json.loads(call)
         self._json = call
-        if "node_def" not in self._call and not is_known(self._call["function"]):
-            raise ValueError(f"{self._call['function']} is no function that rnnconvert knows")
+        is_node = "node_def" in self._call
+        named = self._call["node_def"] or {} if is_node else self._call
+        called = str(named.get("op" if is_node else "function"))
+        if not (is_known_op if is_node else is_known)(called):
+            raise ValueError(f"{called} is nothing that rnnconvert knows")
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "call": self._json}

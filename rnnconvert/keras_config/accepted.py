@@ -50,6 +50,19 @@ def accepted_keys(kind: str, name: str) -> frozenset[str] | None:
     return None if entry is None or entry[0] else frozenset(entry[1].split())
 
 
+def is_of_keras(name: str) -> bool:
+    """Whether any version has anything of this name, or it is short for one."""
+    if name in ("acc", "accuracy", "ce", "crossentropy", "mse", "mae", "mape", "msle", "kld"):
+        return True
+    return any(name in classes for kind, classes in _table().items() if kind != "versions")
+
+
+def module_of_operation(name: str) -> str | None:
+    """The module of an operation that can be a layer; None for what is no operation of Keras."""
+    entry = _table()["operations"].get(name)
+    return None if entry is None else str(entry[1])
+
+
 def _within(span: str) -> tuple[str, ...]:
     versions = known_versions()
     first, _, last = span.partition("-")

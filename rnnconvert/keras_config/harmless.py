@@ -13,18 +13,14 @@ a path, or loads code (`TFSMLayer`, `TorchModuleWrapper`): that is what `--allow
 from __future__ import annotations
 
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
-from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LAYERS = (
-    (KERAS_LAYERS - {"Lambda"})
-    | frozenset(CALL_CLASSES)
-    | _names(
-        """
+LAYERS = (KERAS_LAYERS - {"Lambda"}) | _names(
+    """
         AdaptiveAveragePooling1D AdaptiveAveragePooling2D AdaptiveAveragePooling3D
         AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D AugMix AutoContrast
         ContrastLimitedAdaptiveHistogramEqualization Convolution1DTranspose
@@ -35,7 +31,6 @@ LAYERS = (
         RandomSharpness RandomShear RandomWidth ReversibleEmbedding STFTSpectrogram Solarization
         ThresholdedReLU
     """
-    )
 )
 _MODELS = _names("Functional Model Sequential")
 _INITIALIZERS = _names(
@@ -55,7 +50,7 @@ _REGULARIZERS = _names(
 )
 _CONSTRAINTS = _names(
     """
-        Constraint MaxNorm MinMaxNorm NonNeg UnitNorm max_norm min_max_norm non_neg unit_norm
+        Constraint MaxNorm MinMaxNorm NonNeg RadialConstraint UnitNorm max_norm min_max_norm non_neg unit_norm
     """
 )
 _LOSSES = _names(

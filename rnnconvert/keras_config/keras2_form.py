@@ -133,10 +133,8 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
             continue
         name = str(entry.get("name") or layer_name(entry))
         found: list[Reference] = []
-        for connection in calls(node.config):
+        for connection in (*calls(node.config), node.config["output_layers"]):
             each_reference(connection, names, found.append)
-        if sequential:  # of a functional model Keras 3, too, counts it there
-            each_reference(node.config["output_layers"], names, found.append)
         found = [reference for reference in found if reference[0] == name]
         if not found or min(reference[1] for reference in found):
             continue

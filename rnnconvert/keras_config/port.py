@@ -6,7 +6,11 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.first_versions import name_first_versions
+from rnnconvert.keras_config.lambdas import rewrite_for_keras3
 from rnnconvert.keras_config.layer_forms import port_forms
+from rnnconvert.keras_config.nesting import repair_models_in_sequential
+from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
@@ -77,7 +81,9 @@ def port(
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
                 name_keras2_hard_sigmoid(node, changes)
-        training = _port_training(training, target, keras_version, model, changes)
+    else:
+        name_operations(model, changes)
+    training = _port_training(training, target, keras_version, model, changes)
     return Ported(
         model,
         training,
@@ -93,11 +99,19 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            repair_models_in_sequential(node, changes)
     for node in walk(root(model)):
-        repair_layer(node, version, changes, original=original)
+        repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            rewrite_for_keras3(node, changes)
     _refuse_other_time_major(model, target, changes)
+    if target == "keras3":
+        name_first_versions(model, changes)
 
 
 def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:

@@ -33,11 +33,14 @@ _LOSSES = frozenset(
     mean_squared_error mean_absolute_error mean_absolute_percentage_error
     mean_squared_logarithmic_error squared_hinge hinge categorical_hinge log_cosh huber
     categorical_crossentropy sparse_categorical_crossentropy binary_crossentropy
-    kl_divergence poisson cosine_similarity binary_focal_crossentropy
-    categorical_focal_crossentropy
+    kl_divergence poisson cosine_similarity
     """.split()
 )
-_ONLY_WITH_MODULE = frozenset({"binary_focal_crossentropy", "categorical_focal_crossentropy"})
+_ONLY_AS_CLASS = {
+    "binary_focal_crossentropy": "BinaryFocalCrossentropy",
+    "categorical_focal_crossentropy": "CategoricalFocalCrossentropy",
+}
+"""Functions that Keras 3 does not find by their names."""
 _METRICS = frozenset(
     """
     mean_squared_error mean_absolute_error mean_absolute_percentage_error
@@ -100,6 +103,9 @@ def translate(
         Untranslatable: when a loss or the optimizer has no Keras 3 name.
     """
     result = copy.deepcopy(training)
+    version = parse_version(keras_version)
+    if version is not None and version[0] >= 3:
+        return _with_full_names(result), ()
     if not result.get("optimizer_config"):
         raise Untranslatable("it has no optimizer_config")
     if target == "keras2":
@@ -120,6 +126,33 @@ def translate(
         left.append("sample_weight_mode, which Keras 3 does not have")
     result["optimizer_config"], lost = translate_optimizer(result["optimizer_config"])
     return result, (*left, *lost)
+
+
+def _with_full_names(training: Config) -> Config:
+    """Keras 3 writes "mse" into an .h5 file as it was given, and does not read it there."""
+
+    def full(value: Any, _: Any) -> Any:
+        return _NAMES.get(value.lower(), value) if isinstance(value, str) else value
+
+    for key in ("loss", "metrics", "weighted_metrics"):
+        if training.get(key) is not None:
+            training[key] = _map(training[key], full, None)
+    return training
+
+
+def names_in(training: Config) -> list[str]:
+    """Every loss and metric that a training config names."""
+    found: list[str] = []
+
+    def note(value: Any, _: Any) -> Any:
+        if isinstance(value, dict) and value["class_name"] == "function":
+            value = value["config"]
+        found.append(str(value if isinstance(value, str) else value["class_name"]))
+        return value
+
+    for key in ("loss", "metrics", "weighted_metrics"):
+        _map(training.get(key), note, None)
+    return found
 
 
 def optimizer_class(training: Config) -> str:
@@ -225,7 +258,9 @@ def _loss(value: Any, model: _Model) -> Any:
             f"loss {text!r} of TensorFlow 1.15 grows with the similarity, Keras 3's falls"
         )
     if name in _LOSSES:
-        return _function(name) if name in _ONLY_WITH_MODULE else name
+        return name
+    if name in _ONLY_AS_CLASS and isinstance(value, str):
+        value, name = {}, _ONLY_AS_CLASS[name]
     keys = accepted_keys("losses", name)
     if isinstance(value, str) or keys is None:
         raise Untranslatable(f"loss {text!r} is no loss of Keras 3")

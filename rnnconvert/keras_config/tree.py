@@ -101,6 +101,20 @@ def walk(node: Node) -> Iterator[Node]:
         yield from walk(child)
 
 
+def unfolded(node: Node) -> int:
+    """How many layers there are at and below a node when each Bidirectional has both directions.
+
+    A Bidirectional mostly writes one of its two layers; one in another one in another ... stands
+    for a number of layers that doubles with each.
+    """
+    found = 1
+    below = children(node)
+    for child in below:
+        twice = node.class_name == "Bidirectional" and len(below) == 1
+        found += (2 if twice else 1) * unfolded(child)
+    return found
+
+
 def parse_version(text: str | None) -> tuple[int, ...] | None:
     """A Keras version such as "2.2.4-tf", as numbers; None where there is none."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text or "")

@@ -15,11 +15,13 @@ import numpy as np
 from rnnconvert.frameworks import CannotRun
 from rnnconvert.verification.compare import compare, in_tolerances, largest_of
 from rnnconvert.verification.inputs import Array
-from rnnconvert.verification.keras_engine import LONG, as_float64
+from rnnconvert.verification.keras_engine import as_float64
 from rnnconvert.verification.permissions import Permissions
 
 LARGEST_TRAINED = 20_000_000
 """Weights up to which a step of training is run: it needs several times their memory."""
+LONGEST_EAGER = 400
+"""Time steps up to which a model is evaluated and trained step by step, without tracing."""
 _LOSS = 1e-3
 """Relative difference of two losses that comes from rounding: a logarithm enlarges it."""
 _STEP = 1e-2
@@ -219,9 +221,12 @@ def _require_same_step(
     A converted weight is another one: two biases became one, a gate was rescaled.
     """
     count = 0
+    frozen = sorted(set(before[0]) ^ set(before[1]))
+    if frozen:
+        raise Differs(f"weight {frozen[0][1]} of {frozen[0][0]} is trainable in one model only")
     for key, start in before[0].items():
-        other = before[1].get(key)
-        if other is None or start.shape != other.shape or not np.array_equal(start, other):
+        other = before[1][key]
+        if start.shape != other.shape or not np.array_equal(start, other):
             continue
         one, two = after[0][key] - start, after[1][key] - start
         gap = float(np.linalg.norm(one - two))
@@ -233,11 +238,11 @@ def _require_same_step(
 
 
 def _run_eagerly(model: Any, arrays: Sequence[Array]) -> None:
-    """Tracing takes longer than one step, but for long sequences."""
+    """Tracing for one call of each takes longer than the call, but for very long sequences."""
     import keras
 
     longest = max((array.shape[1] for array in arrays if array.ndim > 1), default=0)
-    if keras.backend.backend() == "tensorflow" and longest <= LONG:
+    if keras.backend.backend() == "tensorflow" and longest <= LONGEST_EAGER:
         model.run_eagerly = True
 
 

@@ -64,14 +64,11 @@ def run_file(path: Path, x: Array, device: str) -> Array:
     return result
 
 
-def load(path: Path, permissions: Permissions, *, compiled: bool = False) -> Any:
-    """Load a model file, old or new.
+def load(path: Path, permissions: Permissions) -> Any:
+    """Load a model file, old or new, uncompiled.
 
     What Keras 3 loads by itself is loaded by Keras; a file that needs conversion, CuDNN layers
-    included, by `rnnconvert.keras`, uncompiled.
-
-    Args:
-        compiled: load what Keras loads as the user will: with its optimizer, loss and metrics.
+    included, by `rnnconvert.keras`.
 
     Raises:
         CannotRun: it holds code or custom classes that were not allowed, or only weights.
@@ -80,7 +77,7 @@ def load(path: Path, permissions: Permissions, *, compiled: bool = False) -> Any
     """
     objects = dict(permissions.custom_objects)
     safe = not permissions.allow_code
-    _require_trusted(path, permissions, compiled=compiled)
+    _require_trusted(path, permissions, compiled=False)
     try:
         if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
@@ -91,7 +88,7 @@ def load(path: Path, permissions: Permissions, *, compiled: bool = False) -> Any
                     path, custom_objects=objects, safe_mode=safe, keep_tensorflow_calls=True
                 )
             )
-        return _load_in_keras(path, objects, safe, compiled)
+        return _load_in_keras(path, objects, safe, compiled=False)
     except CannotRun:
         raise
     except ConversionError as error:
@@ -128,11 +125,10 @@ def load_as(path: Path, permissions: Permissions, user_loads_in: str) -> Any:
 
     Args:
         user_loads_in: "keras3": as the user will, see `load_written`; "keras2", for which it was
-            written, or "any": as `load`, compiled where Keras 3 loads it.
+            written, or "any": as `load`.
     """
-    if user_loads_in == "keras3":
-        return load_written(path, permissions)
-    return load(path, permissions, compiled=user_loads_in == "any")
+    loader = load_written if user_loads_in == "keras3" else load
+    return loader(path, permissions)
 
 
 def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bool) -> Any:

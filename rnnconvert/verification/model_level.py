@@ -5,7 +5,6 @@ docs/verification.md derives the tolerances.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from rnnconvert.verification.keras_engine import (
     load,
     load_as,
 )
+from rnnconvert.verification.memory import require_memory
 from rnnconvert.verification.permissions import Permissions
 
 BATCHES_OF_A_STATEFUL_MODEL = 3
@@ -105,7 +105,7 @@ def check_models(
     """
     try:
         keras = import_keras()
-        _require_memory(original, converted)
+        require_memory(original, converted)
     except CannotRun as error:
         return LevelResult("skipped", reason=str(error), device=device)
     result = LevelResult("passed", device=device, engine=engine_name(), seed=inputs.seed)
@@ -404,30 +404,3 @@ def _arbitrate(
 
 def _widened(batch: list[Array]) -> list[Array]:
     return [array.astype(np.float64) if array.dtype.kind == "f" else array for array in batch]
-
-
-# --- memory ---------------------------------------------------------------------------------
-
-
-def _require_memory(*paths: Path) -> None:
-    """Two large models must fit: better a named skip than a machine that swaps."""
-    needed = 1.5 * sum(path.stat().st_size for path in paths if path.is_file())
-    available = _available_memory()
-    if available is not None and needed > available:
-        raise CannotRun(
-            f"both models need about {needed / 2**30:.1f} GB of memory, "
-            f"{available / 2**30:.1f} GB are free"
-        )
-
-
-def _available_memory() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None

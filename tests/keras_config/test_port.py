@@ -10,7 +10,8 @@ import pytest
 from models import FURTHER, OWN
 
 from rnnconvert.keras_config import port, recurrent_layers
-from rnnconvert.keras_config.training import Untranslatable, translate
+from rnnconvert.keras_config.training import translate
+from rnnconvert.keras_config.training_optimizer import Untranslatable
 
 
 def lstm(**config):
@@ -161,16 +162,15 @@ def training(optimizer="Adam", loss="mse", metrics=(), **config):
 
 
 def test_losses_metrics_and_optimizers_get_their_keras3_names():
-    result = translate(training("Custom>Adam", "mse", ["mae", "acc"], lr=0.5, decay=0.0))
+    result, _ = translate(training("Custom>Adam", "mse", ["mae", "acc"], lr=0.5, decay=0.0))
     assert result["loss"] == "mean_squared_error"
     assert result["metrics"] == ["mean_absolute_error", "acc"]
     assert result["optimizer_config"] == {"class_name": "Adam", "config": {"learning_rate": 0.5}}
 
 
 def test_a_decay_becomes_the_schedule_that_it_was():
-    rate = translate(training("SGD", lr=0.5, decay=0.1))["optimizer_config"]["config"][
-        "learning_rate"
-    ]
+    result, _ = translate(training("SGD", lr=0.5, decay=0.1))
+    rate = result["optimizer_config"]["config"]["learning_rate"]
     assert rate["class_name"] == "InverseTimeDecay"
     assert rate["config"]["decay_rate"] == 0.1
     assert rate["config"]["decay_steps"] == 1
@@ -178,14 +178,13 @@ def test_a_decay_becomes_the_schedule_that_it_was():
 
 def test_a_wrapped_metric_is_written_as_its_function():
     wrapped = {"class_name": "MeanMetricWrapper", "config": {"fn": "categorical_accuracy"}}
-    assert translate(training(metrics=[[wrapped]]))["metrics"] == [["categorical_accuracy"]]
+    assert translate(training(metrics=[[wrapped]]))[0]["metrics"] == [["categorical_accuracy"]]
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
         (training(loss="my_loss"), "loss 'my_loss' is no loss of Keras 3"),
-        (training(metrics=["qscore"]), "metric 'qscore' is no metric of Keras 3"),
         (training("Mine"), "optimizer 'Mine' is no optimizer of Keras 3"),
     ],
 )
@@ -195,3 +194,9 @@ def test_what_has_no_name_is_not_guessed(config, text):
     result = port(sequential(lstm()), config, "2.2.4")
     assert result.training is None
     assert text in result.warnings[0]
+
+
+def test_a_metric_without_a_name_is_left_out_by_itself():
+    result = port(sequential(lstm()), training(metrics=["qscore", "mae"]), "2.2.4")
+    assert result.training["metrics"] == ["mean_absolute_error"]
+    assert "metric 'qscore'" in result.warnings[0]

@@ -270,9 +270,9 @@ def test_custom_objects_that_are_not_there(spec, text):
 
 
 def test_a_model_that_is_too_large_for_the_memory_is_skipped(converted, monkeypatch):
-    from rnnconvert.verification import model_level
+    from rnnconvert.verification import memory
 
-    monkeypatch.setattr(model_level, "_available_memory", lambda: 100)
+    monkeypatch.setattr(memory, "available_memory", lambda: 100)
     result = check(*converted)
     assert result.status == "skipped"
     assert "of memory" in result.reason

@@ -76,6 +76,11 @@ def _read(table: str) -> dict[str, tuple[str, list[str], dict[str, str]]]:
 _KNOWN = _read(_OPS)
 
 
+def is_known_op(op: object) -> bool:
+    """Whether an op has a translation; nothing else of TensorFlow is ever run."""
+    return op in _KNOWN or op in _IRREGULAR
+
+
 def node_of(config: Config) -> Config:
     """The node_def of a TensorFlowOpLayer's config.
 
