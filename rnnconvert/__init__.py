@@ -61,8 +61,9 @@ def convert(
         **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
             to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, strict,
             seed, batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
-            "module:name"), names, ignore_dropout, unroll; and of checkpoints' RNN stacks cell,
-            num_layers, num_units, input_size, direction, scope, forget_bias, activation.
+            "module:name"), max_bytes, names, ignore_dropout, unroll; and of checkpoints' RNN
+            stacks cell, num_layers, num_units, input_size, direction, scope, forget_bias,
+            activation.
 
     Returns:
         The `Report`; `report.to_dict()` is its JSON form.
@@ -90,7 +91,7 @@ def verify(
             one, or the Keras file of its RNN stack.
         earlier_report: JSON report of an earlier run; its hashes must be those of the two files.
         **options: verify, device, strict, hashes, seed, batch, timesteps, rtol, atol, allow_code,
-            custom_objects, and those of checkpoints' RNN stacks, as of `convert`.
+            custom_objects, max_bytes, and those of checkpoints' RNN stacks, as of `convert`.
 
     Returns:
         The `Report`, with the verdict "equivalent".
@@ -113,8 +114,8 @@ def inspect(
 
     Args:
         path: of any kind that `convert` takes.
-        **options: target, hashes, and what a checkpoint does not tell of its RNN stacks (cell,
-            num_layers, num_units, input_size, direction, scope, forget_bias, activation).
+        **options: target, hashes, max_bytes, and what a checkpoint does not tell of its RNN stacks
+            (cell, num_layers, num_units, input_size, direction, scope, forget_bias, activation).
 
     Returns:
         An `Inspection`, `CheckpointInspection` or `GraphInspection`, frozen dataclasses;

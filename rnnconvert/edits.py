@@ -20,13 +20,21 @@ T = TypeVar("T")
 
 LARGEST_WHOLE = 20 * 2**20
 """Tensors of up to so many bytes are read at once; larger ones gate by gate."""
+_LARGEST_CHUNKED = 2**30
+"""The same of those in chunks: each gate of a chunk would have the whole chunk unpacked again."""
 _WORKERS = 2
 """Threads at work on tensors of their own; numpy copies without Python's lock."""
 
 
+def is_read_whole(dataset: Any) -> bool:
+    """Whether a stored tensor is read at once, and not gate by gate."""
+    most: int = _LARGEST_CHUNKED if dataset.chunks else LARGEST_WHOLE
+    return bool(dataset.nbytes <= most)
+
+
 def apply_edit(edit: Edit, source: Any, target: Any) -> None:
     """Write into `target` what `edit` makes of `source`."""
-    if source.nbytes > LARGEST_WHOLE or isinstance(source, np.ndarray):
+    if isinstance(source, np.ndarray) or not is_read_whole(source):
         _apply(edit, source, target)
         return
     made = np.empty(target.shape, target.dtype)
@@ -160,6 +168,7 @@ __all__ = [
     "apply_edit",
     "check_edit",
     "contiguous",
+    "is_read_whole",
     "merged_slots_agree",
     "side_by_side",
 ]

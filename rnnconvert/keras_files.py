@@ -31,7 +31,7 @@ def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[Fil
         return
     info = FileInfo.of(path, kind.value, with_hash=with_hash)
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
-        if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+        if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
             info = replace(info, keras_version=file.keras_version, backend=file.backend)
         yield info, file
 
@@ -51,6 +51,10 @@ def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:
         from rnnconvert.containers import keras_savedmodel
 
         return keras_savedmodel.rebuild_h5(source, target)
+    if kind is Kind.KERAS_1:
+        from rnnconvert.containers import keras1
+
+        return keras1.rebuild_h5(source, target)
     if kind is Kind.KERAS:
         from rnnconvert.containers import keras_zip
 

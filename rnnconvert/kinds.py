@@ -15,6 +15,7 @@ class Kind(enum.Enum):
     """A kind of model; the value is its name in reports, but for HDF5, which has two."""
 
     KERAS_H5 = "keras-h5"
+    KERAS_1 = "keras1-h5"
     KERAS_WEIGHTS = "keras-weights"
     KERAS = "keras"
     SAVED_MODEL = "savedmodel"
@@ -30,6 +31,7 @@ class Kind(enum.Enum):
 
 _TITLES = {
     Kind.KERAS_H5: "a Keras HDF5 file",
+    Kind.KERAS_1: "a Keras HDF5 file of Keras 1",
     Kind.KERAS_WEIGHTS: "a .weights.h5 file of Keras 3's form",
     Kind.KERAS: "a .keras file",
     Kind.SAVED_MODEL: "a SavedModel",
@@ -39,7 +41,7 @@ _TITLES = {
 }
 
 _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
-KERAS = (Kind.KERAS_H5, Kind.KERAS_WEIGHTS, Kind.KERAS)
+KERAS = (Kind.KERAS_H5, Kind.KERAS_1, Kind.KERAS_WEIGHTS, Kind.KERAS)
 GRAPHS = (Kind.SAVED_MODEL, Kind.GRAPH, Kind.META_GRAPH)
 
 
@@ -70,7 +72,9 @@ def kind_of(path: Path) -> Kind:
     require_hdf5(path)
     with safe_h5.open_h5(path) as file:
         if safe_h5.has(file, "model_weights") or "layer_names" in file.attrs:
-            return Kind.KERAS_H5
+            from rnnconvert.containers.keras1 import is_keras1
+
+            return Kind.KERAS_1 if is_keras1(file) else Kind.KERAS_H5
         from rnnconvert.containers.keras_weights import is_keras_weights  # few files need it
 
         return Kind.KERAS_WEIGHTS if is_keras_weights(file) else Kind.KERAS_H5
@@ -96,6 +100,6 @@ def _refuse_without_graph(path: Path) -> None:
     if checkpoint.with_name("variables.index").exists():
         more = f"; what a checkpoint alone tells: rnnconvert inspect {checkpoint}"
     raise UnreadableInputError(
-        f"saved_model.pb is missing beside {found[0]}: it holds the graph of a SavedModel; copy the "
-        f"whole directory{more}"
+        f"saved_model.pb is missing beside {found[0]}: it holds the graph of a SavedModel; copy "
+        f"the whole directory{more}"
     )

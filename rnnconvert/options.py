@@ -45,6 +45,7 @@ class Options:
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
         ignore_dropout, unroll: of the lowering of graphs, see `lowering.Options`.
+        max_bytes: what parts of an input may take unpacked; None for what its size allows.
     """
 
     command: str = "cudnn-to-keras"
@@ -65,6 +66,7 @@ class Options:
     names: str = "tf1"
     ignore_dropout: bool = False
     unroll: int | None = None
+    max_bytes: int | None = None
 
     def __post_init__(self) -> None:
         choices = (
@@ -135,6 +137,7 @@ class StackKeywords(TypedDict, total=False):
 class InspectKeywords(StackKeywords, total=False):
     """The keywords of `rnnconvert.inspect`, named as on the command line."""
 
+    max_bytes: int | None
     target: Literal["keras3", "keras2"]
     hashes: bool
 
@@ -142,6 +145,7 @@ class InspectKeywords(StackKeywords, total=False):
 class VerifyKeywords(StackKeywords, total=False):
     """The keywords of `rnnconvert.verify`, named as on the command line."""
 
+    max_bytes: int | None
     verify: Literal["none", "weights", "layers", "model"]
     device: Literal["auto", "cpu", "gpu"]
     strict: bool

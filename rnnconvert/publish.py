@@ -194,7 +194,8 @@ def temporary_directory(parent: Path) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        with uninterrupted():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

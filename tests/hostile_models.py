@@ -162,6 +162,16 @@ def _nested_compile(config: Config, mark: Path) -> None:
     _append(config, inner, [_sequence()])
 
 
+def _registered_call(config: Config, mark: Path) -> None:
+    """By the name under which rnnconvert registers its own layer with Keras."""
+    call = json.dumps({"node_def": {"op": "WriteFile"}})
+    entry = keras_object(
+        "rnnconvert.keras.tensorflow_calls", "TensorFlowCall", name="more", call=call
+    )
+    entry["registered_name"] = "rnnconvert>TensorFlowCall"
+    _append(config, entry, [_sequence()])
+
+
 THING = keras_object(MODULE, "Thing")
 TFSM = keras_object("keras.layers", "TFSMLayer", filepath="/nowhere", name="t")
 
@@ -215,6 +225,22 @@ ATTACKS: dict[str, tuple[Callable[[Config, Path], None], str]] = {
     "text vocabulary": (
         _layer("keras.layers", "TextVectorization", vocabulary="/etc/passwd"),
         "model/more names the file /etc/passwd",
+    ),
+    "tensorflow call of our own": (
+        _layer(None, "TensorFlowCall", call=json.dumps({"node_def": {"op": "WriteFile"}})),
+        "model/more is of the custom class TensorFlowCall",
+    ),
+    "tensorflow call, registered": (
+        _registered_call,
+        "custom class rnnconvert.keras.tensorflow_calls.TensorFlowCall",
+    ),
+    "tensorflow function": (
+        _layer(None, "TFOpLambda", function="io.write_file"),
+        "model/more calls TensorFlow's io.write_file",
+    ),
+    "tensorflow op": (
+        _layer(None, "TensorFlowOpLayer", node_def={"op": "WriteFile"}),
+        "model/more calls TensorFlow's WriteFile",
     ),
     "path for a name": (
         _of_gru("name", "..\\..\\x"),

@@ -93,6 +93,10 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
     return lambda command: _PATHS(options(command))
 
 
+_MAX_BYTES = click.option(
+    "--max-bytes", type=click.IntRange(1), metavar="N",
+    help="What parts of an input may take unpacked. Default: by the input's size.",
+)  # fmt: skip
 _DEEPEST = "How deep to verify, each level with those before it."
 
 verification_options = option_group(
@@ -130,6 +134,7 @@ verification_options = option_group(
         "--strict", is_flag=True,
         help="Fail (exit 4) on an assumption, or on a level that could not run.",
     ),
+    _MAX_BYTES,
 )  # fmt: skip
 """How models are compared: by the commands that convert, and by `verify`."""
 
@@ -230,8 +235,9 @@ def keras_to_cudnn(**arguments: Any) -> None:
 @cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
 @_PATHS
 @option_group(
-    "What the plan is for",
+    "Reading and planning",
     _choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the output would be for."),
+    _MAX_BYTES,
 )
 @stack_options
 @display_options

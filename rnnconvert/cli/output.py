@@ -226,7 +226,7 @@ class Output:
         if found.only_rebuilds:
             self._out.print("  a Keras model with CuDNN layers, saved without its functions")
         if found.has_keras_config:
-            self._out.print("  holds a Keras model: --to keras rebuilds it")
+            self._out.print(f"  holds a Keras model: {found.rebuilt_by} rebuilds it")
         if found.verdict == "convertible":
             self._out.print("  [green]convertible[/]")
         else:

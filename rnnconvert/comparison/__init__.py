@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rnnconvert.containers.budget import max_bytes
 from rnnconvert.errors import (
     DifferenceError,
     NotConvertibleError,
@@ -37,7 +38,7 @@ def run(original: Path, converted: Path, options: Options, earlier: Path | None 
         NotConvertibleError: they can't be compared; nothing about them could be.
         UnreadableInputError: a file can't be read.
     """
-    with last_resort():
+    with max_bytes(options.max_bytes), last_resort():
         return _run(original, converted, options, earlier)
 
 

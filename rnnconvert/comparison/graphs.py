@@ -13,6 +13,7 @@ from rnnconvert.containers.checkpoint import Checkpoint, find_checkpoint, open_c
 from rnnconvert.conversion import graphs
 from rnnconvert.errors import errors_of
 from rnnconvert.inspection import graphs as inspection
+from rnnconvert.inspection.graphs import require_tensorflow
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
 from rnnconvert.report import FileInfo, LevelResult, Report
@@ -36,6 +37,7 @@ def compare(
     Returns:
         The report, whatever its levels say.
     """
+    require_tensorflow()
     graphs.require_gpu(kind, options)
     found = []
     for path in (original, converted):

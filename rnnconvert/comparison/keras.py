@@ -145,6 +145,8 @@ def _tensors(side: _Side) -> list[_Loaded]:
             return stored
         change = edits[tensor.path]
         made = np.empty(change.target.shape, stored.dtype)
+        if isinstance(change.edit, Scale):  # which writes the scaled gates only
+            made[...] = stored
         apply_edit(change.edit, stored, made)
         return made
 

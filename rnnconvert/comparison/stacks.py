@@ -66,7 +66,7 @@ def compare(
     skipped = LevelResult.nothing_to_run(
         "a checkpoint holds no model; its stacks ran at level layers"
     )
-    layers = LevelResult.not_asked(options.verify)
+    layers = asked = LevelResult.not_asked(options.verify)
     pairs = list(zip(source.found.stacks, weights, strict=True))
     if options.verify != "weights":
         layers = LevelResult.of_all([
@@ -89,7 +89,7 @@ def compare(
             for stack, own in pairs
         ]),
         layers_level=layers,
-        model_level=(skipped if options.verify == "model" else layers,),
+        model_level=(skipped if options.verify == "model" else asked,),
     )  # fmt: skip
 
 

@@ -83,7 +83,13 @@ def difference(
 def _objects(file: h5py.File) -> list[tuple[str, Any]]:
     """Every object that a file holds itself, by one path each; "" is the root."""
     found: list[tuple[str, Any]] = [("", file)]
-    file.visititems(lambda path, item: found.append((path, item)))
+
+    def visit(path: str | bytes, item: Any) -> None:
+        if isinstance(path, bytes):
+            raise UnreadableInputError(f"refused as unsafe: the name {path!r} in the file")
+        found.append((path, item))
+
+    file.visititems(visit)
     return found
 
 

@@ -41,6 +41,7 @@ class Stream:
 
     Attributes:
         path: of the file.
+        checked: addresses of objects whose texts were found to be no longer than the file.
         writes: whether the file may be changed.
         failure: the first error of a read or a write, to be raised once HDF5 is out of the way.
     """
@@ -53,6 +54,7 @@ class Stream:
         """
         self.failure: BaseException | None = None
         self.path = path
+        self.checked: set[int] = set()
         self._name = f"stream {next(_numbers)}"
         _streams[self._name] = self
         self.writes = mode != "r"
@@ -98,21 +100,33 @@ class Stream:
             if got < len(view):
                 view[got:] = bytes(len(view) - got)
             if view[: len(_HEAP)] == _HEAP:
-                _check_heap(view, start, self._length_size)
+                self._check_heap(view, start)
         except BaseException as error:
             self._keep(error)
             raise
         return len(view)
 
+    def _check_heap(self, view: memoryview, start: int) -> None:
+        """Check a heap as a whole, as soon as HDF5 reads its beginning; the rest it reads later."""
+        size = int.from_bytes(view[8 : 8 + self._length_size], "little")
+        if size <= os.fstat(self._file.fileno()).st_size - start:  # else HDF5 will not read it
+            self._file.seek(start)
+            heap = b"".join(iter(lambda: self._file.read(size - self._file.tell() + start), b""))
+            check_heap(heap, start, self._length_size)
+
     def write(self, data: Any) -> int:
+        """Write, or keep the reason why not, once and for all: HDF5 is not told."""
         view = memoryview(data).cast("B")
         try:
-            done = 0
-            while done < len(view) and self.failure is None:
-                done += self._file.write(view[done:]) or 0
+            if self.failure is None:
+                self._put(view)
         except BaseException as error:
             self._keep(error)
         return len(view)
+
+    def _put(self, view: memoryview) -> None:
+        while view:
+            view = view[self._file.write(view) or 0 :]
 
     def truncate(self, size: int) -> int:
         if self.writes and self.failure is None:
@@ -127,9 +141,14 @@ class Stream:
             self.failure = error
 
 
+def stream_of(file: h5py.File) -> Stream | None:
+    """The stream that an opened file is read through; None where h5py opened it by its path."""
+    return _streams.get(file.filename)
+
+
 def path_of(file: h5py.File) -> Path:
     """Where an opened file lies."""
-    stream = _streams.get(file.filename)
+    stream = stream_of(file)
     return stream.path if stream is not None else Path(file.filename)
 
 
@@ -161,25 +180,22 @@ def _length_size(file: io.FileIO) -> int:
     return 8
 
 
-def _check_heap(heap: memoryview, start: int, length_size: int) -> None:
+def check_heap(heap: bytes, start: int, length_size: int) -> None:
     """Walk over the objects of a global heap as HDF5 will: each must end behind its beginning.
 
     Args:
-        heap: what is read; HDF5 reads the beginning first, and then the whole.
+        heap: all of it.
         start: where it lies in the file.
         length_size: bytes of a length.
 
     Raises:
         UnreadableInputError: one does not, or lies beyond the heap's end.
     """
-    whole = int.from_bytes(heap[8 : 8 + length_size], "little")
-    if whole > len(heap):
-        return
     at = header = (8 + length_size + 7) // 8 * 8  # of the heap, and of each object
-    while at + header <= whole:
+    while at + header <= len(heap):
         number = int.from_bytes(heap[at : at + 2], "little")
         size = int.from_bytes(heap[at + 8 : at + 8 + length_size], "little")
         need = header + (size + 7) // 8 * 8 if number else size
-        if not header <= need <= whole - at:
+        if not header <= need <= len(heap) - at:
             raise UnreadableInputError(_DAMAGED.format(start))
         at += need

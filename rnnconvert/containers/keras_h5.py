@@ -23,8 +23,9 @@ import numpy as np
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
+from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.containers.h5_rest import difference, require_apart
-from rnnconvert.edits import LARGEST_WHOLE, apply_edit, side_by_side
+from rnnconvert.edits import LARGEST_WHOLE, apply_edit, is_read_whole, side_by_side
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
 from rnnconvert.keras_config.form import require_form
 from rnnconvert.plan import Plan, Relay, Tensor, TensorChange
@@ -34,6 +35,8 @@ MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
 OPTIMIZER = "optimizer_weights"
 """Group of the optimizer's variables."""
+_LEAST_BYTES = 64
+"""What a group or a tensor takes of a file at least: its header alone is longer."""
 HARD_SIGMOID_MARK = "rnnconvert_hard_sigmoid"
 """Root attribute: whose hard_sigmoid the weights are made for, where it is not the writer's."""
 
@@ -70,7 +73,7 @@ class KerasH5:
             )
         raise UnreadableInputError(
             "an HDF5 file, but no Keras model: expected the attribute model_config or layer_names, "
-            f"found the groups {', '.join(list(self.file)[:5]) or 'none'}"
+            f"found the groups {', '.join(safe_h5.names(self.file)[:5]) or 'none'}"
         )
 
     @property
@@ -114,41 +117,43 @@ class KerasH5:
         names = safe_h5.strings(self.weights, "layer_names")
         if names is None:
             raise UnreadableInputError("no layer_names in the file; it is no complete Keras file")
+        stored = self._stored(names)
         require_apart(
-            safe_h5.get_dataset(group, weight)
-            for group in self._owners(names)
-            for weight in safe_h5.strings(group, "weight_names") or []
+            dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
         )
-        found: dict[str, list[Tensor]] = {}
-        for name in names:
-            group = safe_h5.get_group(self.weights, name)
-            found[name] = [
-                self._tensor(group, f"{self.prefix}{name}", weight)
-                for weight in safe_h5.strings(group, "weight_names") or []
-            ]
-        return found
+        return {
+            name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
+            for name, found in stored.items()
+        }
 
-    def _owners(self, names: list[str]) -> Iterator[h5py.Group]:
-        """The groups whose datasets are the model's weights, and those of its optimizer."""
+    def _stored(self, names: list[str]) -> dict[str, list[tuple[str, h5py.Dataset]]]:
+        """The datasets that each group lists, as long as they are no more than the file can hold.
+
+        Raises:
+            UnreadableInputError: they are.
+        """
+        size = self.path.stat().st_size
+        listed = needed = 0
+        stored = {}
         for name in names:
-            yield safe_h5.get_group(self.weights, name)
-        if safe_h5.has(self.file, OPTIMIZER):
-            yield safe_h5.get_group(self.file, OPTIMIZER)
+            stored[name] = _datasets(safe_h5.get_group(self.weights, name))
+            listed += 1 + len(stored[name])
+            needed += sum(dataset.nbytes for _, dataset in stored[name])
+            if listed * _LEAST_BYTES > size:
+                raise UnreadableInputError("refused as unsafe: it lists more tensors than it holds")
+        charge_arrays(needed, size, "its tensors")
+        return stored
 
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
         """The optimizer's variables, in the file's order."""
+        return [_tensor(OPTIMIZER, *each) for each in self._of_optimizer]
+
+    @cached_property
+    def _of_optimizer(self) -> list[tuple[str, h5py.Dataset]]:
         if not safe_h5.has(self.file, OPTIMIZER):
             return []
-        group = safe_h5.get_group(self.file, OPTIMIZER)
-        names = safe_h5.strings(group, "weight_names") or []
-        return [self._tensor(group, OPTIMIZER, name) for name in names]
-
-    def _tensor(self, group: h5py.Group, prefix: str, name: str) -> Tensor:
-        dataset = safe_h5.get_dataset(group, name)
-        return Tensor(
-            f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name
-        )
+        return _datasets(safe_h5.get_group(self.file, OPTIMIZER))
 
     def read(self, path: str) -> np.ndarray[Any, Any]:
         return np.asarray(safe_h5.get_dataset(self.file, path)[()])
@@ -174,8 +179,18 @@ class KerasH5:
         """
         dataset, offset = self.dataset(path), self.offset(path)
         if offset is None:
-            return lambda: dataset if dataset.nbytes > LARGEST_WHOLE else dataset[...]
+            return lambda: dataset[...] if is_read_whole(dataset) else dataset
         return partial(_read_raw, self.path, offset, dataset.dtype, dataset.shape)
+
+
+def _datasets(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
+    """The variables of a layer or of an optimizer, by their names in its group."""
+    names = safe_h5.strings(group, "weight_names") or []
+    return [(name, safe_h5.get_dataset(group, name)) for name in names]
+
+
+def _tensor(prefix: str, name: str, dataset: h5py.Dataset) -> Tensor:
+    return Tensor(f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name)
 
 
 def _read_raw(
@@ -316,7 +331,7 @@ def extract_weights(model: Path, target: Path) -> None:
     """Write the weights of a whole-model file as a weights-only file (`--to weights`)."""
     with safe_h5.open_h5(model) as source, safe_h5.open_h5(target, "w") as file:
         weights = safe_h5.get_group(source, "model_weights")
-        for name in weights:
+        for name in safe_h5.names(weights):
             weights.copy(safe_h5.get_member(weights, name), file, name)
         for key, value in weights.attrs.items():
             file.attrs[key] = value

@@ -23,6 +23,7 @@ from rnnconvert.containers.keras_saved_config import (
     config_of,
     has_keras_config,
 )
+from rnnconvert.containers.keras_store import require_few
 from rnnconvert.containers.object_graph import ObjectGraph, Variable, read_object_graph
 from rnnconvert.containers.rebuilt import Rebuilt
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
@@ -54,6 +55,7 @@ def rebuild_h5(saved_model: Path, target: Path) -> Rebuilt:
             "the variables are saved by name and not by object, which no Keras exporter does, so "
             "they can't be told apart; --to savedmodel lowers the graph instead"
         )
+    require_few(root(config.model))
     finder = LayerFinder(graph, config.trains)
     groups: dict[str, dict[str, Variable]] = {}
     used: set[int] = set()

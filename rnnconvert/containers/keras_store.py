@@ -31,6 +31,7 @@ from rnnconvert.keras_config.tree import (
     layer_name,
     root,
     show_path,
+    unfolded,
 )
 
 KINDS = ("kernel", "recurrent_kernel", "bias")
@@ -47,7 +48,7 @@ _NEVER_TRAINED = {"BatchNormalization": 2, "Normalization": 3, "SpectralNormaliz
 """How many of a layer's own variables, the last ones, the optimizer leaves alone."""
 _ATTENTION_PARTS = ("query_dense", "key_dense", "value_dense", "output_dense")
 """Layers inside a MultiHeadAttention, in the order of its weights."""
-"""Names in one attribute: HDF5 takes 64 KB, and each takes 16 bytes there."""
+_MOST_LAYERS = 100_000
 
 Store = dict[str, dict[str, str]]
 """Path of an owner, as Keras 2.15 and 3 write it, to the paths of its datasets by their name."""
@@ -198,6 +199,7 @@ def model_variables(config: Config, store: Store) -> dict[str, list[Variable]]:
         NotConvertibleError: a layer with parts whose order is not known.
         UnreadableInputError: config and store are of different models.
     """
+    require_few(root(config))
     walk = _Walk(store)
     found: dict[str, list[Variable]] = {}
     for top, owner in _contained(children(root(config)), LAYERS):
@@ -208,6 +210,19 @@ def model_variables(config: Config, store: Store) -> dict[str, list[Variable]]:
         found[name] = sorted(variables, key=lambda variable: not variable.trains)
     walk.require_all_claimed()
     return found
+
+
+def require_few(model: Node) -> None:
+    """Refuse a model whose few layers stand for far too many.
+
+    Raises:
+        UnreadableInputError: it does.
+    """
+    if unfolded(model) > _MOST_LAYERS:
+        raise UnreadableInputError(
+            f"refused as unsafe: Bidirectional layers nested so deeply that they stand for over "
+            f"{_MOST_LAYERS:,} layers"
+        )
 
 
 def _contained(nodes: list[Node], owner: str) -> Iterator[tuple[Node, str]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ import numpy as np
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.keras_config.builtin import KERAS_LAYERS
+from rnnconvert.keras_config.tree import Config, root, walk
 from rnnconvert.plan import Plan
 from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.trusted import require_trusted
@@ -38,10 +44,13 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     with open_keras_h5(model) as file:
         state = [file.read(tensor.path) for tensor in file.optimizer_tensors]
         trained = file.training_config is not None
+        portable = _portable_config(file.model_config or {}, file.training_config)
     try:
         require_trusted(model, permissions, compiled=trained)
     except CannotRun as error:
-        raise NotConvertibleError(f"{_NEEDS_KERAS}: {error}") from error
+        raise NotConvertibleError(
+            f"{_NEEDS_KERAS}: {error}; --to h5 needs no Keras and keeps the layer as it is"
+        ) from error
     load = partial(
         keras.models.load_model,
         custom_objects=dict(permissions.custom_objects),
@@ -51,7 +60,7 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     try:
         loaded = load(model, compile=trained)
     except Exception as error:
-        last = str(error).strip().splitlines()[-1]
+        last = _last_line(error)
         raise NotConvertibleError(
             f"Keras can't load the converted model, so no .keras file can be made ({last}); "
             "write an .h5 file instead"
@@ -59,7 +68,60 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     if not stateless and loaded.optimizer is not None:
         _restore(keras, loaded, state)
     loaded.save(target)
-    _require_same_weights(loaded, load(target))
+    if portable is not None:
+        _replace_config(target, portable)
+    try:
+        read_back = load(target)
+    except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
+        raise NotConvertibleError(
+            f"Keras can't read the .keras file that it writes of this model ({_last_line(error)}); "
+            "write an .h5 file instead"
+        ) from error
+    _require_same_weights(loaded, read_back)
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+def _portable_config(model: Config, training: Config | None) -> Config | None:
+    """What a `.keras` file says of a model, in the form that every Keras 3 reads; None if unknown.
+
+    Keras itself writes keys that its older versions refuse. The form of the .h5 is read by all of
+    them here, too, but only of Keras' own layers it is known.
+    """
+    for node in walk(root(model)):
+        own = node.class_name in KERAS_LAYERS and node.class_name != "Lambda"
+        if not own and not str(node.entry.get("module")).startswith("keras."):
+            return None
+    sequential = model.get("class_name") == "Sequential"
+    config = {
+        "module": "keras" if sequential else "keras.src.models.functional",
+        "class_name": "Sequential" if sequential else "Functional",
+        "config": model["config"],
+        "registered_name": "Sequential" if sequential else "Functional",
+    }
+    if training is not None:
+        keys = ("loss", "metrics", "weighted_metrics", "loss_weights")
+        compiled = {key: training[key] for key in keys if key in training}
+        optimizer = {"module": "keras.optimizers", "registered_name": None}
+        compiled["optimizer"] = {**training["optimizer_config"], **optimizer}
+        config["compile_config"] = compiled
+    return config
+
+
+def _replace_config(target: Path, config: Config) -> None:
+    """Write another config.json into a `.keras` file, all else as it is."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".rnnconvert-") as scratch:
+        with zipfile.ZipFile(target) as old, zipfile.ZipFile(scratch, "w") as new:
+            for member in old.infolist():
+                if member.filename == "config.json":
+                    new.writestr(member, json.dumps(config))
+                    continue
+                with old.open(member) as source, new.open(member, "w") as copy:
+                    shutil.copyfileobj(source, copy)
+        scratch.flush()
+        shutil.copyfile(scratch.name, target)
 
 
 def _require_same_weights(saved: Any, loaded: Any) -> None:
@@ -75,6 +137,8 @@ def _restore(keras: Any, model: Any, state: list[Any]) -> None:
     Keras builds the optimizer of a loaded .h5 without variables, so it is made anew. Keras keeps
     the learning rate second among the optimizer's variables; the file does not hold it.
     """
+    if all(np.shape(value) == () for value in state):
+        return  # only counters: it was compiled, and never trained
     optimizer = type(model.optimizer).from_config(model.optimizer.get_config())
     compiled = model.get_compile_config()
     optimizer.build(model.trainable_variables)

@@ -67,7 +67,9 @@ def is_keras_weights(file: h5py.File) -> bool:
     """Whether an opened HDF5 file is a `.weights.h5` of the newer form."""
     if "layer_names" in file.attrs or safe_h5.has(file, "model_weights"):
         return False
-    return safe_h5.has(file, VARS) or any(name.startswith((LAYERS, OLD_LAYERS)) for name in file)
+    return safe_h5.has(file, VARS) or any(
+        name.startswith((LAYERS, OLD_LAYERS)) for name in safe_h5.names(file)
+    )
 
 
 def rebuild_weights(path: Path, target: Path) -> Rebuilt:

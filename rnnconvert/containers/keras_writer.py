@@ -128,6 +128,43 @@ def write_stack(
     return tuple(written)
 
 
+def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Written, ...]:
+    """Write a stack's weights as Keras 3's `.weights.h5`, for a Sequential of its layers alone.
+
+    Args:
+        path: of the file; replaced where it exists. Keras wants a name that ends in .weights.h5.
+        layers: from the bottom up.
+
+    Returns:
+        Where each tensor lies, layer by layer, forward before backward.
+
+    Raises:
+        NotConvertibleError, ValueError: as `write_stack`.
+    """
+    _require_stack(layers)
+    written: list[Written] = []
+    with safe_h5.open_h5(path, "w") as file:
+        for index, layer in enumerate(layers):
+            own = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
+            name = own if layer.backward is None else "bidirectional"
+            group = f"layers/{name}" + (f"_{index}" if index else "")
+            # Keras up to 3.2 asks for the variables of every object, those without any too.
+            empty = ["", group] if layer.backward is None else [
+                "", group, f"{group}/layer", f"{group}/layer/cell"
+            ]  # fmt: skip
+            for place in empty:
+                file.require_group(f"{place}/vars")
+            for direction, weights in layer.directions.items():
+                inner = group if layer.backward is None else f"{group}/{direction}_layer"
+                paths = {}
+                for number, (kind, array) in enumerate(_keras_tensors(weights).items()):
+                    paths[kind] = f"{inner}/cell/vars/{number}"
+                    file.create_dataset(paths[kind], data=array, track_times=False)
+                file.require_group(f"{inner}/vars")
+                written.append(Written(index, direction, paths))
+    return tuple(written)
+
+
 def layer_arrays(stack_name: str, layers: Sequence[LayerWeights]) -> dict[str, Array]:
     """The stack's tensors in Keras' layout, for an .npz file.
 
@@ -218,6 +255,9 @@ def _layer_config(name: str, layer: LayerWeights, activation: str | None) -> dic
         **meaning,
         **({"activation": activation} if activation else {}),
     }
+    if weights.dtype.name == "float16":
+        # Keras on torch can't compute the default (orthogonal) in float16, and new weights need it.
+        config["recurrent_initializer"] = "glorot_uniform"
     plain = {"class_name": class_name, "config": config}
     if not bidirectional:
         return plain

@@ -21,6 +21,7 @@ import h5py
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.attributes import write_names, write_text
+from rnnconvert.containers.budget import charge_arrays, charge_member, charge_text
 from rnnconvert.containers.keras_store import (
     OPTIMIZER,
     OPTIMIZER_LEFT,
@@ -49,10 +50,6 @@ _ASSETS = "assets/"
 _OTHER_WEIGHTS = ("model.weights.npz", "model.weights.json")
 _RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
 """How many bytes one byte of a zip member can stand for at most."""
-_BOMB_BYTES = 256 * 2**20
-_BOMB_RATIO = 100
-"""A member over the first that unpacks to more than this many times its size is refused."""
-_MAX_METADATA = 2**20
 _MAX_MEMBERS = 100_000
 _ENCRYPTED = 1
 """Bit of a zip member's flags."""
@@ -71,7 +68,12 @@ def config_of(path: Path) -> Config:
         UnreadableInputError: no such file, damaged, or refused as unsafe.
     """
     with _opened(path) as archive:
-        return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+        return archive.read_json(_CONFIG)
+
+
+def ends_as_zip(path: Path) -> bool:
+    """Whether Python, and so Keras, opens a file as a zip archive, whatever it begins with."""
+    return zipfile.is_zipfile(path)
 
 
 def checked_config(path: Path) -> Config:
@@ -82,8 +84,8 @@ def checked_config(path: Path) -> Config:
         NotConvertibleError: its weights are in a form that is not read here.
     """
     with _opened(path) as archive, _weights_of(archive, None) as weights:
-        read_store(weights)
-        return archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+        archive.store(weights)
+        return archive.read_json(_CONFIG)
 
 
 def loads_as_it_is(path: Path) -> str | None:
@@ -95,7 +97,7 @@ def loads_as_it_is(path: Path) -> str | None:
         UnreadableInputError: no such file, damaged, or refused as unsafe.
     """
     with _opened(path) as archive:
-        config = archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+        config = archive.read_json(_CONFIG)
         version = _version(archive)
     return None if _major(version) < 3 or names_cudnn_layers(config) else version
 
@@ -116,13 +118,13 @@ def rebuild_h5(path: Path, target: Path) -> Rebuilt:
             have no known place in an HDF5 file.
     """
     with _opened(path) as archive:
-        config = archive.read_json(_CONFIG, safe_h5.MAX_JSON_BYTES)
+        config = archive.read_json(_CONFIG)
         version = _version(archive)
         model = _model_config(config)
         warnings = [*archive.asset_warnings(version)]
         training, notes = _training_config(config.get("compile_config"), version)
         with _weights_of(archive, target.parent) as source, safe_h5.open_h5(target, "w") as file:
-            store = read_store(source)
+            store = archive.store(source)
             _set_texts(file, version, model_config=model, training_config=training)
             _write_weights(source, file.create_group("model_weights"), model, store, version)
     if store.get(OPTIMIZER):
@@ -142,6 +144,7 @@ class _Archive:
     """
 
     def __init__(self, file: zipfile.ZipFile, size: int) -> None:
+        self.size = size
         self._zip = file
         self._members: dict[str, zipfile.ZipInfo] = {}
         members = file.infolist()
@@ -150,6 +153,7 @@ class _Archive:
             raise UnreadableInputError("its members are larger than itself, or far too many")
         for member in members:
             _require_honest(member)
+            charge_member(member.file_size, size, repr(member.filename))
             if member.filename in self._members:
                 raise UnreadableInputError(f"refused as unsafe: {member.filename!r} is there twice")
             self._members[member.filename] = member
@@ -162,15 +166,19 @@ class _Archive:
             if name not in self._members:
                 raise UnreadableInputError(f"a zip file, but no Keras model: it has no {name}")
 
-    def read_json(self, name: str, limit: int) -> dict[str, Any]:
-        member = self._members[name]
-        if member.file_size > limit:
-            raise UnreadableInputError(
-                f"refused as unsafe: {name} has {member.file_size:,} bytes, more than {limit:,}"
-            )
+    def read_json(self, name: str) -> dict[str, Any]:
+        charge_text(self._members[name].file_size, self.size, name)
         with _reading():
             text = b"".join(self._pieces(name)).decode("utf-8")
-        return safe_h5.parse_json(text, name)
+        return safe_h5.parse_json(text, name, self.size)
+
+    def store(self, weights: h5py.File) -> Store:
+        """The unpacked weights' variables, of a size that the file can stand for."""
+        store = read_store(weights)
+        paths = (path for owner in store.values() for path in owner.values())
+        needed = sum(safe_h5.get_dataset(weights, path).nbytes for path in paths)
+        charge_arrays(needed, self.size, "the weights")
+        return store
 
     def unpack_weights(self, target: Path) -> None:
         """Copy the weights out, under a name of our own."""
@@ -227,10 +235,6 @@ def _require_honest(member: zipfile.ZipInfo) -> None:
             f"{name!r} claims {claimed:,} bytes, which {stored:,} stored bytes can't hold; "
             "the file is damaged"
         )
-    if claimed > _BOMB_BYTES and claimed > _BOMB_RATIO * stored:
-        raise UnreadableInputError(
-            f"refused as unsafe: {name!r} would unpack from {stored:,} to {claimed:,} bytes"
-        )
 
 
 @contextmanager
@@ -260,7 +264,7 @@ def _reading() -> Iterator[None]:
 
 
 def _version(archive: _Archive) -> str:
-    version = archive.read_json(_METADATA, _MAX_METADATA).get("keras_version")
+    version = archive.read_json(_METADATA).get("keras_version")
     if not isinstance(version, str) or parse_version(version) is None:
         raise UnreadableInputError(f"{_METADATA} names no keras_version: found {version!r:.50}")
     return version

@@ -12,7 +12,7 @@ import math
 import re
 import traceback
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from rnnconvert.containers.h5_stream import Stream, path_of
+from rnnconvert.containers.budget import charge_json
+from rnnconvert.containers.h5_stream import Stream, stream_of
 from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
@@ -29,7 +30,6 @@ ALLOWED_FILTERS = (
     h5py.h5z.FILTER_SHUFFLE,
     h5py.h5z.FILTER_FLETCHER32,
 )
-MAX_JSON_BYTES = 256 * 2**20
 MAX_JSON_DEPTH = 400
 MAX_NAME = 1024
 MAX_LAYERS = 1_000_000
@@ -54,7 +54,10 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
             with h5py.File(stream, mode) as file:
                 opened = True
                 yield file
-        except Exception as error:
+        except BaseException as error:
+            _let_go(error)
+            if not isinstance(error, Exception):
+                raise
             _raise_failure(stream, error)
             if isinstance(error, ConversionError) or not is_of_h5py(error):
                 raise
@@ -64,6 +67,16 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
                 else _why_unopenable(Path(path), error)
             ) from error
         _raise_failure(stream, None)
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear what h5py's functions hold that failed: the HDF5 library crashes at the process's end
+    where it still knows a Python file then.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__", "").startswith("h5py"):
+            with suppress(RuntimeError):  # it is running
+                frame.clear()
 
 
 def _stream(path: Path, mode: str) -> Stream:
@@ -216,6 +229,15 @@ def has(group: h5py.Group, name: str) -> bool:
     return isinstance(group.get(name, getlink=True), h5py.HardLink)
 
 
+def names(group: h5py.Group) -> list[str]:
+    """The names of what a group holds; h5py gives bytes for those that are no text."""
+    found = list(group)
+    odd = [name for name in found if not isinstance(name, str)]
+    if odd:
+        raise UnreadableInputError(f"refused as unsafe: the name {odd[0]!r} in the file")
+    return found
+
+
 def strings(group: h5py.Group, name: str) -> list[str] | None:
     """A list of strings kept as an attribute, also where Keras split it into name0, name1, ..."""
     if name in group.attrs:
@@ -238,18 +260,26 @@ def attribute(group: h5py.Group, name: str) -> Any:
     size = file.id.get_filesize()
     claimed = math.prod(stored.shape or ()) * stored.get_type().get_size()
     if claimed <= size and stored.get_type().get_class() == h5py.h5t.STRING:
-        properties = file.id.get_create_plist()
-        claimed = claimed_by(
-            path_of(file),
-            properties.get_userblock(),
-            h5py.h5o.get_info(group.id).addr,
-            properties.get_sizes(),
-        )
+        claimed = _claimed_by_texts(group, file)
     if claimed > size:
         raise UnreadableInputError(
             f"{group.name}, attribute {name}: claims to be longer than the file; it is damaged"
         )
     return group.attrs[name]
+
+
+def _claimed_by_texts(group: h5py.Group, file: h5py.File) -> int:
+    """Bytes that all texts of an object claim together; 0 where that was found to be right."""
+    address = h5py.h5o.get_info(group.id).addr
+    stream = stream_of(file)
+    if stream is not None and address in stream.checked:
+        return 0
+    properties = file.id.get_create_plist()
+    path = stream.path if stream is not None else Path(file.filename)
+    claimed = claimed_by(path, properties.get_userblock(), address, properties.get_sizes())
+    if stream is not None and claimed <= file.id.get_filesize():
+        stream.checked.add(address)
+    return claimed
 
 
 def text(group: h5py.Group, name: str) -> str | None:
@@ -270,10 +300,20 @@ def json_attribute(group: h5py.Group, name: str) -> dict[str, Any] | None:
     return None if value is None else parse_json(value, f"attribute {name}")
 
 
-def parse_json(value: str, what: str) -> dict[str, Any]:
-    """Parse a JSON object with bounded size and depth and without duplicate keys."""
-    if len(value) > MAX_JSON_BYTES or _depth(value) > MAX_JSON_DEPTH:
-        raise UnreadableInputError(f"refused as unsafe: {what} is too large or nested too deeply")
+def parse_json(value: str, what: str, stored: int | None = None) -> dict[str, Any]:
+    """Parse a JSON object of bounded size and depth and without duplicate keys.
+
+    Args:
+        value: the JSON.
+        what: its name, for messages.
+        stored: bytes that it takes in the file, where it is compressed there.
+
+    Raises:
+        UnreadableInputError: it is none, or refused as unsafe.
+    """
+    charge_json(value, what, stored)
+    if _depth(value) > MAX_JSON_DEPTH:
+        raise UnreadableInputError(f"refused as unsafe: {what} is nested too deeply")
     try:
         parsed = json.loads(value, object_pairs_hook=_unique)
     except ValueError as error:

@@ -17,6 +17,7 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
+from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.errors import (
     ConversionError,
     DifferenceError,
@@ -144,6 +145,7 @@ class _Archive(Mapping[str, Array]):
                     f"{name}: encrypted, compressed in an unknown way, or its size is false"
                 )
             self._members[name] = member
+        charge_arrays(sum(member.file_size for member in members), size, "its arrays")
 
     def __getitem__(self, name: str) -> Array:
         member = self._members[name]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from rnnconvert.containers.budget import max_bytes
 from rnnconvert.conversion.targets import KERAS_FILES, target_of
 from rnnconvert.errors import UsageError, errors_of, last_resort
 from rnnconvert.kinds import Kind, kind_of
@@ -27,7 +28,7 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    with errors_of(source), last_resort():
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
         kind = kind_of(source)
         if source.name in ("", ".."):  # the output's name is made of the input's
             source = source.resolve()
@@ -42,7 +43,7 @@ def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
     Raises:
         ConversionError: as `run` would.
     """
-    with errors_of(source), last_resort():
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
         kind = kind_of(source)
         if source.name in ("", ".."):
             source = source.resolve()

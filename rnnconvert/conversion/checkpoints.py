@@ -1,7 +1,7 @@
 """TensorFlow checkpoints: find the stacks, convert, write, verify, publish.
 
-One Keras model per RNN stack (`--to h5|keras`), arrays in Keras' layout (`--to npz`), or a
-checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`).
+One Keras model or its weights per RNN stack (`--to h5|keras|weights`), arrays in Keras' layout
+(`--to npz`), or a checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
-from rnnconvert.containers import keras_writer
+from rnnconvert.containers import keras_writer, safe_h5
 from rnnconvert.containers.checkpoint import (
     Checkpoint,
     data_path,
@@ -27,6 +27,7 @@ from rnnconvert.containers.checkpoint import (
 from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.keras_v3 import save_as_keras
 from rnnconvert.containers.safe_npz import open_arrays, write_arrays
+from rnnconvert.conversion.stack_problems import for_the_code, problems_of
 from rnnconvert.conversion.targets import EXTENSIONS
 from rnnconvert.errors import (
     DifferenceError,
@@ -35,11 +36,9 @@ from rnnconvert.errors import (
 )
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.inspection.checkpoints import (
-    THE_WAY,
     assumptions_of,
     describe,
     open_stacks,
-    origin,
     stack_layers,
 )
 from rnnconvert.layouts import RnnWeights
@@ -56,8 +55,8 @@ from rnnconvert.publish import (
 )
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, Report
 from rnnconvert.tf1.find import find_stacks
+from rnnconvert.tf1.graph import graph_path
 from rnnconvert.tf1.load import load_weights
-from rnnconvert.tf1.names import OBJECT_SUFFIX
 from rnnconvert.tf1.rewrite import (
     Rewritten,
     rewrite,
@@ -76,6 +75,9 @@ from rnnconvert.verification.stacks import (
     check_stack_weights,
     run_source,
 )
+
+_MODELS = ("h5", "keras", "weights")
+"""Containers that hold one stack each."""
 
 
 def run(source: Path, output: Path | None, options: Options) -> Report:
@@ -99,23 +101,16 @@ def run(source: Path, output: Path | None, options: Options) -> Report:
         assumptions=assumptions_of(found),
         problems=found.problems,
     )
-    skipping = [stack.scope for stack in found.stacks if stack.is_skipping]
-    found = replace(found, problems=(*found.problems, *map(_skips_input, skipping)))
-    if options.is_inverse:
-        found = replace(found, problems=(*found.problems, *_other_functions(found.stacks)))
-    if to == "checkpoint" and not options.is_inverse:
-        found = replace(found, problems=(*found.problems, *_restored_by_object(found.stacks)))
-    problems = found.problems or (() if found.stacks else (_no_stack(checkpoint),))
+    problems = problems_of(checkpoint, found, options)
     if problems:
-        error = NotConvertibleError("; ".join(problems), problems=tuple(problems))
-        raise error.with_report(
-            replace(report, problems=tuple(problems), verdict="not-convertible")
-        )
+        error = NotConvertibleError("; ".join(problems), problems=problems)
+        raise error.with_report(replace(report, problems=problems, verdict="not-convertible"))
     needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
     if to == "checkpoint" and not needs_work and options.names == "tf1":
         return replace(report, verdict="nothing-to-convert", assumptions=())
     if options.check:
         return report
+    report = replace(report, warnings=(*report.warnings, *for_the_code(found.stacks, options)))
     job = _Job(checkpoint, found.stacks, options)
     return job.write(report, job.output_path(output))
 
@@ -125,49 +120,6 @@ def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
     checkpoint, found = open_stacks(source, options)
     job = _Job(checkpoint, found.stacks, options)
     return Footprint(job.reads, tuple(job.targets(job.output_path(output))))
-
-
-def _skips_input(scope: str) -> str:
-    return (
-        f"{scope}: skip_input, whose arithmetic is known from cuDNN's documentation only; "
-        "`rnnconvert opaque unpack --input-mode skip_input` cuts its buffer"
-    )
-
-
-def _other_functions(stacks: Sequence[Stack]) -> list[str]:
-    """Stacks that cuDNN has no mode for."""
-    found = []
-    for stack in stacks:
-        if stack.cell in ("lstm", "gru") and stack.function != "tanh":
-            found.append(
-                f"{stack.scope}: its activation is {stack.function}, cuDNN's {stack.cell} has tanh"
-            )
-        try:
-            layouts.find("cudnn", stack.cell)
-        except NotConvertibleError as error:
-            found.append(f"{stack.scope}: {error}")
-    return found
-
-
-def _restored_by_object(stacks: Sequence[Stack]) -> list[str]:
-    """CuDNN layers of Keras that are restored along an object graph, where plain ones differ."""
-    return [
-        f"{stack.scope}: Keras restores an object-based checkpoint along its objects, and a plain "
-        "layer keeps its weights in an object that a CuDNN layer has not (its cell); take --to h5, "
-        "keras or npz"
-        for stack in stacks
-        if stack.is_cudnn and any(name.endswith(OBJECT_SUFFIX) for name in stack.variables)
-    ]
-
-
-def _no_stack(checkpoint: Checkpoint) -> str:
-    names = ", ".join(list(checkpoint.variables)[:4])
-    more = f"; it is {origin(checkpoint.variables)}: {THE_WAY}"
-    return (
-        "no cuDNN layer, no RNN cell of TensorFlow 1 and no LSTM, GRU or SimpleRNN of Keras among "
-        f"its {len(checkpoint.variables)} variables ({names}, ...)"
-        + (more if origin(checkpoint.variables) else "")
-    )
 
 
 # --- writing --------------------------------------------------------------------------------
@@ -190,17 +142,22 @@ class _Job:
     def reads(self) -> tuple[Path, ...]:
         """The files of the input; its graph, if it is there, tells of the stacks."""
         prefix = self.checkpoint.path.prefix
-        return (*self.checkpoint.files, prefix.with_name(f"{prefix.name}.meta"))
+        graph = graph_path(prefix) or prefix.with_name(f"{prefix.name}.meta")
+        return (*self.checkpoint.files, graph)
 
     @cached_property
     def weights(self) -> list[tuple[RnnWeights, ...]]:
         """Of each stack, as read from the checkpoint."""
         return [load_weights(stack, self.checkpoint) for stack in self.stacks]
 
+    @property
+    def extension(self) -> str:
+        return ".weights.h5" if self.to == "weights" else f".{self.to}"
+
     def output_path(self, output: Path | None) -> Path:
         """Where to write; of a checkpoint the prefix, of several models the directory."""
-        several = self.to in ("h5", "keras") and len(self.stacks) > 1
-        extension = "" if several or self.to == "checkpoint" else f".{self.to}"
+        several = self.to in _MODELS and len(self.stacks) > 1
+        extension = "" if several or self.to == "checkpoint" else self.extension
         prefix = self.checkpoint.path.prefix
         name = f"{prefix.name}{self.options.suffix}{extension}"
         if output is None:
@@ -228,7 +185,7 @@ class _Job:
             folder = scratch_directory() if self.options.dry_run else targets[0].parent
             if not folder.exists():
                 folder = folder.parent
-            suffix = ".tmp" if self.to == "checkpoint" else f".{self.to}"
+            suffix = ".tmp" if self.to == "checkpoint" else self.extension
             temporaries = [stack.enter_context(temporary_file(folder, suffix)) for _ in targets]
             with write_errors(output):
                 written, rewritten = self._fill(temporaries)
@@ -248,7 +205,7 @@ class _Job:
     def targets(self, output: Path) -> list[Path]:
         if self.to == "checkpoint":
             return [index_path(output), data_path(output)]
-        if self.to in ("h5", "keras") and len(self.stacks) > 1:
+        if self.to in _MODELS and len(self.stacks) > 1:
             names = [re.sub(r"[^\w.-]+", ".", stack.scope) for stack in self.stacks]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
@@ -256,9 +213,9 @@ class _Job:
                           if name == twice[0]]  # fmt: skip
                 raise UsageError(
                     f"the stacks {' and '.join(scopes)} would both be written as "
-                    f"{twice[0]}.{self.to}; pick one with --scope"
+                    f"{twice[0]}{self.extension}; pick one with --scope"
                 )
-            return [output / f"{name}.{self.to}" for name in names]
+            return [output / f"{name}{self.extension}" for name in names]
         return [output]
 
     def _check_output(self, target: Path) -> None:
@@ -283,8 +240,9 @@ class _Job:
                     self._read_back(stack, "keras", lambda name: stored[name])
                     for stack in self.stacks
                 ], None
+        fill = self._fill_weights if self.to == "weights" else self._fill_model
         jobs = zip(self.stacks, self.weights, files, strict=True)
-        return [self._fill_model(*job) for job in jobs], None
+        return [fill(*job) for job in jobs], None
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[list[list[RnnWeights]], Rewritten]:
         keep = self.options.optimizer == "convert"
@@ -331,9 +289,23 @@ class _Job:
         self, stack: Stack, names: str, read: Callable[[str], Array]
     ) -> list[RnnWeights]:
         return [
-            unpack_place(place, stack.cell, {k: read(name) for k, name in place.tensors.items()})
+            unpack_place(place, stack, {k: read(name) for k, name in place.tensors.items()})
             for place in target_places(stack, names)
         ]
+
+    def _fill_weights(
+        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
+    ) -> list[RnnWeights]:
+        places = keras_writer.write_stack_weights(file, _layers(stack, weights))
+        keras = layouts.find("keras", stack.cell)
+        with safe_h5.open_h5(file) as opened:
+            return [
+                layouts.unpack(
+                    keras,
+                    {k: safe_h5.get_dataset(opened, p)[()] for k, p in place.paths.items()},
+                )
+                for place in places
+            ]
 
     def _fill_model(
         self, stack: Stack, weights: Sequence[RnnWeights], file: Path
@@ -413,7 +385,9 @@ class _Job:
         return [*checked, LevelResult.skipped(reason, "gpu")]
 
     def _output_info(self, output: Path, files: list[Path]) -> FileInfo:
-        kinds = {"checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model"}
+        kinds = {
+            "checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model", "weights": "keras-weights",
+        }  # fmt: skip
         kind = kinds.get(self.to, self.to)
         return FileInfo.of(output, kind, with_hash=self.options.hashes, files=files)
 

@@ -247,7 +247,7 @@ def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
     """Variables' files are the source's, byte for byte, and so are a graph's constants."""
     pairs = []
     if kind is Kind.SAVED_MODEL:
-        files = sorted((source / _VARIABLES).glob("*"))
+        files = sorted(file for file in (source / _VARIABLES).glob("*") if file.is_file())
         pairs = [(file, target / _VARIABLES / file.name) for file in files]
     elif kind is Kind.META_GRAPH:
         pairs = [(file, _moved(file, source, target)) for file in _files(source, kind)[:-1]]

@@ -26,7 +26,7 @@ from rnnconvert.report import FileInfo, Report
 from rnnconvert.verification.loads import show_that_it_loads
 
 _WEIGHTS = ".weights.h5"
-_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
+_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
 """The container in which a model without anything to convert is as good as the input."""
 
 
@@ -50,14 +50,17 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
             if kind is Kind.KERAS_WEIGHTS:
                 report = _run_weights(source, file, output, options)
             else:
+                joined = _check_keras1(source, file, options) if kind is Kind.KERAS_1 else ""
                 report = keras_h5.run(file, output, options, like=_LIKE[kind])
+                if joined:
+                    report = _with_detail(report, joined)
         except ConversionError as error:
             if error.path == str(file):
                 error.path = str(source)
             if error.report is not None:
                 error.report = replace(error.report, input=info)
             raise
-    if kind is not Kind.KERAS_WEIGHTS:  # which does not say who wrote it
+    if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
         found = report.input
         info = replace(info, keras_version=found.keras_version, backend=found.backend)
     if report.verdict == "nothing-to-convert":
@@ -66,9 +69,26 @@ def run(source: Path, output: Path | None, kind: Kind, options: Options) -> Repo
     return replace(report, input=info, warnings=(*warnings, *report.warnings))
 
 
+def _check_keras1(source: Path, rebuilt: Path, options: Options) -> str:
+    """Check the arrays that were joined; a sentence on it."""
+    if options.verify == "none":
+        return ""
+    from rnnconvert.verification.keras1_reference import check_joined
+
+    with open_keras_h5(source) as old, open_keras_h5(rebuilt) as new:
+        return check_joined(old, new, options.inputs.seed)
+
+
+def _with_detail(report: Report, sentence: str) -> Report:
+    """The report with a sentence more at the level `weights`."""
+    level = report.weights_level
+    detail = f"{sentence}; {level.detail}" if level.detail else sentence
+    return replace(report, weights_level=replace(level, detail=detail))
+
+
 def output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
     extension = ".keras" if options.to == "keras" else ".h5"
-    stem = source.stem if source.suffix == ".keras" else source.name
+    stem = source.stem if source.suffix in (".keras", ".h5", ".hdf5") else source.name
     if kind is Kind.KERAS_WEIGHTS:
         extension = _WEIGHTS
         stem = source.name.removesuffix(extension)

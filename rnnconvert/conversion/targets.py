@@ -16,9 +16,10 @@ EXTENSIONS = {
     ".h5": "h5", ".hdf5": "h5", ".keras": "keras",
     ".npz": "npz", ".pb": "graph", ".meta": "graph",
 }  # fmt: skip
-_STACKS = ("checkpoint", "h5", "keras", "npz")
+_STACKS = ("checkpoint", "h5", "keras", "weights", "npz")
 _TARGETS = {
     Kind.KERAS: ("keras", "h5", "weights"),
+    Kind.KERAS_1: ("h5", "keras", "weights"),
     Kind.KERAS_WEIGHTS: ("weights",),
     Kind.SAVED_MODEL: ("savedmodel", *KERAS_FILES),
     Kind.GRAPH: ("graph",),
@@ -45,7 +46,10 @@ def target_of(kind: Kind, output: Path | None, options: Options) -> str:
     to = options.to
     if to is None and output is not None:
         to = EXTENSIONS.get(output.suffix)
-        if to == "h5" and known == ("weights",):
+        of_keras_3 = kind in (Kind.CHECKPOINT, Kind.META_GRAPH) and output.name.endswith(
+            ".weights.h5"
+        )
+        if to == "h5" and (known == ("weights",) or of_keras_3):
             to = "weights"
     to = to or known[0]
     if to not in known:

@@ -136,8 +136,9 @@ are called weights and biases.) What they compute:
 {functions}
 
 An LSTM cell adds its forget bias to the gate f; a checkpoint does not store it, nor the activation
-of a cell, nor whether its state is clipped. The graph beside it (.meta) tells them, and is read where
-it is there; without it they are assumed, and the verdict says so. TF 1 calls the gates i j f o and r u c.
+of a cell, nor whether its state is clipped. The graph beside it (.meta) tells them, and is read
+where it is there; without it they are assumed, and the verdict says so. TF 1 calls the gates
+i j f o and r u c.
 
 The layers CudnnLSTM, CudnnGRU, CudnnRNNTanh and CudnnRNNRelu save both their flat buffer (explain
 opaque), <layer>/opaque_kernel, and the tensors above, one cell for each layer and direction:

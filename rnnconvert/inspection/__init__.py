@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rnnconvert.containers.budget import max_bytes
 from rnnconvert.errors import errors_of, last_resort
 from rnnconvert.kinds import GRAPHS, Kind, kind_of
 from rnnconvert.options import Options
@@ -24,7 +25,7 @@ def run(path: Path, options: Options) -> Inspection | CheckpointInspection | Gra
     Raises:
         ConversionError: it can't be read, or is no model.
     """
-    with errors_of(path), last_resort():
+    with max_bytes(options.max_bytes), errors_of(path), last_resort():
         kind = kind_of(path)
         # What is imported here brings code that only such inputs need.
         if kind is Kind.CHECKPOINT:

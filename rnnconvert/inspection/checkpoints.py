@@ -20,6 +20,8 @@ THE_WAY = (
     "wrote it, and save it by model.save_weights('model.weights.h5')"
 )
 """How an object-based checkpoint becomes a file that this program and Keras 3 read."""
+_PLAIN = "/recurrent_kernel"
+_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,14 @@ class CheckpointInspection:
             return None
         if self.verdict == "convertible":
             return "convertible, once its values are there" if self.missing else "convertible"
+        plain = sorted(
+            name.removesuffix(_PLAIN) for name in self.variables if name.endswith(_PLAIN)
+        )
+        if not self.found.stacks and plain:
+            return (
+                f"no recurrent layer to convert; {', '.join(plain[:_LISTED])} have the variables "
+                "of plain layers of Keras, which every Keras stores alike"
+            )
         if not self.found.stacks:
             text = "no recurrent layer that rnnconvert knows"
             return f"{text}; {THE_WAY}" if self.origin else text

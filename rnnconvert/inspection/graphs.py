@@ -9,9 +9,10 @@ from typing import Any
 
 from rnnconvert import lowering
 from rnnconvert.containers import keras_savedmodel
-from rnnconvert.errors import UsageError
+from rnnconvert.errors import ConversionError, UsageError
 from rnnconvert.frameworks import CannotRun, import_tensorflow
 from rnnconvert.keras_config.recurrent import names_cudnn_layers
+from rnnconvert.keras_config.trust import refusals
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
 from rnnconvert.report import FileInfo, head
@@ -55,7 +56,7 @@ class GraphInspection:
         has_keras_config: whether `--to keras` can rebuild a Keras model.
         only_rebuilds: a Keras model with CuDNN layers, saved without any function: there is no
             graph to lower.
-        warnings: about options that a graph has no use for.
+        warnings: about options that a graph has no use for, and Lambda layers of the Keras model.
     """
 
     input: FileInfo
@@ -64,6 +65,11 @@ class GraphInspection:
     has_keras_config: bool = False
     only_rebuilds: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def rebuilt_by(self) -> str:
+        """The option that makes a Keras file of it; Keras itself can't load a Lambda unasked."""
+        return "--to h5" if any("Lambda" in text for text in self.warnings) else "--to keras"
 
     @property
     def verdict(self) -> str:
@@ -94,6 +100,15 @@ def lowering_options(options: Options) -> lowering.Options:
     )
 
 
+def _lambdas(path: Path) -> list[str]:
+    """The Lambda layers of a SavedModel's Keras model, and what they call."""
+    try:
+        found = refusals(keras_savedmodel.config_of(path).model)
+    except ConversionError:
+        return []  # rebuilding says why
+    return [refusal.text for refusal in found if "is a Lambda layer" in refusal.text]
+
+
 def without_effect(options: Options) -> tuple[str, ...]:
     """A warning about options for checkpoints whose answers a graph has in its ops."""
     stack = options.stack
@@ -113,11 +128,15 @@ def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
     Args:
         options: of it `hashes` and the sizes in `stack` are read.
 
+    Without TensorFlow it tells less of sizes, and a warning says so.
+
     Raises:
         UnreadableInputError: it is no such model.
-        UsageError: TensorFlow is missing.
     """
-    require_tensorflow()
+    try:
+        import_tensorflow()
+    except CannotRun:
+        return _run_plainly(path, kind, options)
     info, chosen = describe(path, kind, options.hashes), lowering_options(options)
     if kind is Kind.GRAPH:
         found = lowering.find_ops(lowering.read_graph_def(path), options=chosen)
@@ -135,7 +154,32 @@ def run(path: Path, kind: Kind, options: Options) -> GraphInspection:
         ),
         has_config,
         has_config and only_rebuilds(path, graphs),
-        without_effect(options),
+        (*without_effect(options), *(_lambdas(path) if has_config else ())),
+    )
+
+
+def _run_plainly(path: Path, kind: Kind, options: Options) -> GraphInspection:
+    from rnnconvert.inspection import plain_graphs
+
+    graphs = plain_graphs.read(path, kind)
+    files = []
+    if kind is Kind.META_GRAPH:
+        files = [path, *plain_graphs.checkpoint_files(path.with_suffix(""))]
+    found = tuple(op for graph in graphs for op in plain_graphs.find_ops(graph, path.name))
+    has_config = kind is Kind.SAVED_MODEL and keras_savedmodel.has_keras_config(path)
+    untraced = has_config and not any(graph.signatures or graph.roots for graph in graphs)
+    return GraphInspection(
+        FileInfo.of(path, kind.value, with_hash=options.hashes, files=files),
+        tuple(name for graph in graphs for name in graph.signatures),
+        found,
+        has_config,
+        untraced and names_cudnn_layers(keras_savedmodel.config_of(path).model),
+        (
+            *without_effect(options),
+            *(_lambdas(path) if has_config else ()),
+            "read without TensorFlow, which is not installed: lowering needs it, and it tells more "
+            "of the ops' sizes",
+        ),
     )
 
 

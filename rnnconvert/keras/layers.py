@@ -349,9 +349,12 @@ def hard_sigmoid_keras2(x: Any) -> Any:
 
 def custom_objects() -> dict[str, Any]:
     """What Keras needs to load a repaired config: name to layer or function."""
+    from rnnconvert.keras.tensorflow_calls import TensorFlowCall
+
     return {
         "CuDNNLSTM": CuDNNLSTM,
         "CuDNNGRU": CuDNNGRU,
+        "TensorFlowCall": TensorFlowCall,
         "hard_sigmoid_keras2": hard_sigmoid_keras2,
     }
 

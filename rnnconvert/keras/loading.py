@@ -13,11 +13,11 @@ from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no pub
 
 from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
-from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of
+from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of, last_resort
 from rnnconvert.keras.layers import custom_objects as own_objects
 from rnnconvert.keras_config import port
 from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
-from rnnconvert.keras_config.trust import CLASS, first_refusal
+from rnnconvert.keras_config.trust import CLASS, first_refusal, is_own
 from rnnconvert.plan import Tensor
 
 _CELL = re.compile(r".*_cells?(_\d+)?")
@@ -28,6 +28,7 @@ def load_model(
     *,
     custom_objects: Mapping[str, Any] | None = None,
     safe_mode: bool = True,
+    keep_tensorflow_calls: bool = False,
 ) -> Any:
     """Load a whole-model .h5 of Keras 2 as it is: CuDNN layers with their own weights.
 
@@ -38,6 +39,8 @@ def load_model(
         custom_objects: name to class or function, for the user's own layers.
         safe_mode: refuse what runs code of the file (Lambda layers), or of modules that it names,
             and what reads other files; False allows it.
+        keep_tensorflow_calls: what the file calls of TensorFlow is run by TensorFlow itself, which
+            must be Keras' backend; else by the operations of Keras 3 that compute the same.
 
     Returns:
         An uncompiled `keras.Model`.
@@ -47,18 +50,20 @@ def load_model(
         NotConvertibleError: no whole model; or it holds code, a class that is not in
             `custom_objects`, or something that Keras 3 has no form for.
     """
-    with errors_of(Path(path)):
+    with errors_of(Path(path)), last_resort():
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
-            config = original_config(file)
+            if file.model_config is not None:
+                _refuse_code(file.model_config, custom_objects or {}, safe_mode)
+            config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)
             _refuse_code(config, objects, safe_mode)
             model = _build(config, objects, safe_mode)
             _load_weights(model, file)
     return model
 
 
-def original_config(file: KerasH5) -> Config:
+def original_config(file: KerasH5, *, keep_tensorflow_calls: bool = False) -> Config:
     """The model_config of a file, repaired for Keras 3 and `custom_objects()`.
 
     Raises:
@@ -67,7 +72,10 @@ def original_config(file: KerasH5) -> Config:
     if file.container != MODEL or file.model_config is None:
         raise NotConvertibleError("only weights, no model_config: there is no model to load")
     flavour = file.hard_sigmoid_mark or "keras2"
-    ported = port(file.model_config, None, file.keras_version, original=True, hard_sigmoid=flavour)
+    ported = port(
+        file.model_config, None, file.keras_version, original=True, hard_sigmoid=flavour,
+        keep_tensorflow_calls=keep_tensorflow_calls,
+    )  # fmt: skip
     if ported.problems:
         raise NotConvertibleError("\n".join(ported.problems))
     return ported.model
@@ -75,7 +83,8 @@ def original_config(file: KerasH5) -> Config:
 
 def _refuse_code(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> None:
     """Raise unless Keras, the caller or a registration knows every class that a config names."""
-    known = {*objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    known = {*objects, *(name for name in registered if not is_own(name))}
     refusal = first_refusal([config], known, allow_code=not safe_mode)
     if refusal is None:
         return

@@ -50,7 +50,7 @@ _REGULARIZERS = _names(
 )
 _CONSTRAINTS = _names(
     """
-        Constraint MaxNorm MinMaxNorm NonNeg UnitNorm max_norm min_max_norm non_neg unit_norm
+        Constraint MaxNorm MinMaxNorm NonNeg RadialConstraint UnitNorm max_norm min_max_norm non_neg unit_norm
     """
 )
 _LOSSES = _names(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from rnnconvert.keras_config.builtin import KERAS_LAYERS
 from rnnconvert.keras_config.changes import Changes, ConfigChange
 from rnnconvert.keras_config.structure import (
     STATEFUL_CALLS,
@@ -22,6 +21,7 @@ from rnnconvert.keras_config.structure import (
 from rnnconvert.keras_config.tree import (
     Config,
     Node,
+    is_operation,
     layer_name,
     members,
     parse_version,
@@ -42,7 +42,7 @@ def restore_model(model: Config, keras_version: str | None, changes: Changes) ->
             _positional_states(node, changes)
             _list_single_output(node, changes)
             _renumber_nested_models(node, changes)
-        if _is_multi_backend(keras_version, below=(2, 3, 0)):
+        if is_multi_backend(keras_version, below=(2, 3, 0)):
             _old_distributions(node, changes)
 
 
@@ -57,8 +57,8 @@ def restore_training(
     version = parse_version(keras_version)
     if version is not None and version < _FIRST_OF_TENSORFLOW:
         restored.setdefault("sample_weight_mode", None)
-    if _is_multi_backend(keras_version, below=_FIRST_OF_TENSORFLOW):
-        name = "lr" if _is_multi_backend(keras_version, below=(2, 3, 0)) else "learning_rate"
+    if is_multi_backend(keras_version, below=_FIRST_OF_TENSORFLOW):
+        name = "lr" if is_multi_backend(keras_version, below=(2, 3, 0)) else "learning_rate"
         _old_learning_rate(restored["optimizer_config"]["config"], name)
     for key in sorted({*training, *restored}):
         before, after = training.get(key), restored.get(key)
@@ -67,7 +67,7 @@ def restore_training(
     return restored
 
 
-def _is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> bool:
+def is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> bool:
     """Whether it was written by the Keras that is no part of TensorFlow, older than `below`."""
     version = parse_version(keras_version)
     return version is not None and version < below and "-tf" not in str(keras_version)
@@ -75,7 +75,7 @@ def _is_multi_backend(keras_version: str | None, *, below: tuple[int, ...]) -> b
 
 def _refuse_operation(node: Node, changes: Changes) -> None:
     name = node.class_name
-    if str(node.entry.get("module")).startswith("keras.src.ops") and name not in KERAS_LAYERS:
+    if is_operation(node.entry):
         changes.problem(
             f"{show_path(node.path)}: {name}, an operation of Keras 3, which the old Keras of the "
             "CuDNN layers does not have"
@@ -133,10 +133,8 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
             continue
         name = str(entry.get("name") or layer_name(entry))
         found: list[Reference] = []
-        for connection in calls(node.config):
+        for connection in (*calls(node.config), node.config["output_layers"]):
             each_reference(connection, names, found.append)
-        if sequential:  # of a functional model Keras 3, too, counts it there
-            each_reference(node.config["output_layers"], names, found.append)
         found = [reference for reference in found if reference[0] == name]
         if not found or min(reference[1] for reference in found):
             continue

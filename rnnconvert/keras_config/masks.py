@@ -11,6 +11,7 @@ from typing import Any
 from rnnconvert.keras_config.builtin import GONE_IN_KERAS_3, KERAS_LAYERS
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.structure import each_reference, member_names
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES
 from rnnconvert.keras_config.tree import (
     MODEL_CLASSES,
     Config,
@@ -31,7 +32,7 @@ _PASS_ON = frozenset(
     TimeDistributed UnitNormalization
     """.split()
 )
-_TAKE_AWAY = ((KERAS_LAYERS | GONE_IN_KERAS_3) - _PASS_ON) | {"TFOpLambda", "SlicingOpLambda"}
+_TAKE_AWAY = ((KERAS_LAYERS | GONE_IN_KERAS_3) - _PASS_ON) | set(CALL_CLASSES)
 """Any other class is the user's own, which may pass a mask on."""
 
 _RECURRENT = (*RECURRENT_CLASSES, "RNN")

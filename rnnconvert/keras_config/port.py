@@ -6,10 +6,15 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.first_versions import name_first_versions
+from rnnconvert.keras_config.lambdas import rewrite_for_keras3
+from rnnconvert.keras_config.layer_forms import port_forms
+from rnnconvert.keras_config.nesting import repair_models_in_sequential
 from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.repairs import name_keras2_hard_sigmoid, repair_layer
 from rnnconvert.keras_config.structure import repair_functional, repair_sequential
+from rnnconvert.keras_config.tensorflow_calls import keep_calls, translate_calls
 from rnnconvert.keras_config.training import output_names, translate
 from rnnconvert.keras_config.training_optimizer import Untranslatable
 from rnnconvert.keras_config.tree import Config, parse_version, root, show_path, walk
@@ -45,6 +50,7 @@ def port(
     *,
     original: bool = False,
     hard_sigmoid: str = "keras2",
+    keep_tensorflow_calls: bool = False,
 ) -> Ported:
     """Rewrite a model's config so that Keras 3 and Keras 2 load it, CuDNN layers converted.
 
@@ -56,6 +62,8 @@ def port(
         original: keep what the model is: CuDNN layers stay, and Keras 2's hard_sigmoid gets a name
             of its own. Only `rnnconvert.keras` loads such a config.
         hard_sigmoid: whose hard_sigmoid the weights are made for; read only with `original`.
+        keep_tensorflow_calls: TensorFlow calls become layers that ask TensorFlow itself, and not
+            operations of Keras 3; read only with `original`.
     """
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}; known: {', '.join(TARGETS)}")
@@ -63,6 +71,12 @@ def port(
     changes = Changes()
     model = copy.deepcopy(model)
     if version is None or version[0] < 3:
+        if target == "keras3":
+            replace_calls = keep_calls if original and keep_tensorflow_calls else translate_calls
+            for node in walk(root(model)):
+                replace_calls(node, changes)
+            for node in walk(root(model)):
+                port_forms(node, keras_version, changes)
         _repair(model, version, target, original, changes)
         if original and hard_sigmoid == "keras2":
             for node in walk(root(model)):
@@ -85,11 +99,19 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            repair_models_in_sequential(node, changes)
     for node in walk(root(model)):
-        repair_layer(node, version, changes, original=original)
+        repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):
         repair_functional(node, target, changes)
+    if target == "keras3":
+        for node in walk(root(model)):
+            rewrite_for_keras3(node, changes)
     _refuse_other_time_major(model, target, changes)
+    if target == "keras3":
+        name_first_versions(model, changes)
 
 
 def _refuse_other_time_major(model: Config, target: str, changes: Changes) -> None:

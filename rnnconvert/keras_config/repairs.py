@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rnnconvert.keras_config import lambdas
 from rnnconvert.keras_config.builtin import GONE_IN_KERAS_3, KERAS_LAYERS, UNKNOWN_IN_KERAS_3
 from rnnconvert.keras_config.changes import Changes
+from rnnconvert.keras_config.objects import repair_objects
 from rnnconvert.keras_config.recurrent import (
     CUDNN_CLASSES,
     GRU_CLASSES,
@@ -18,7 +20,8 @@ from rnnconvert.keras_config.recurrent import (
     activation_name,
     default_recurrent_activation,
 )
-from rnnconvert.keras_config.tree import Config, Node, show_path
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES
+from rnnconvert.keras_config.tree import Config, Node, is_operation, show_path
 
 _TIME_MAJOR_CLASSES = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
 
@@ -31,26 +34,34 @@ _HARD_SIGMOID_KERAS2 = {
 
 
 def repair_layer(
-    node: Node, version: tuple[int, ...] | None, changes: Changes, *, original: bool = False
+    node: Node,
+    version: tuple[int, ...] | None,
+    target: str,
+    changes: Changes,
+    *,
+    original: bool = False,
 ) -> None:
     """Apply every repair that concerns this one layer dict.
 
     Args:
         node: the layer; its dict is changed in place.
         version: of the Keras that wrote the file, None if unknown.
+        target: "keras3" or "keras2", where one form can't serve both.
         changes: collects what was done.
         original: leave CuDNN layers what they are.
     """
     if isinstance(node.entry.get("config"), list):
         return  # a list-style Sequential: `structure` turns it into a dict
+    if is_operation(node.entry):
+        return
     path = show_path(node.path)
     config = node.config
     if not original:
         _convert_cudnn(path, node, changes)
     _make_recurrent_explicit(path, node, version, changes)
     _repair_batch_normalization(path, node, changes)
-    _drop_unknown_keys(path, node, changes)
-    _repair_initializers(path, config, changes)
+    _drop_unknown_keys(path, node, target, changes)
+    repair_objects(path, config, target, changes)
     _repair_dtype(path, config, changes)
     _envelope(path, node, changes)
     _name_foreign_layers(path, node, changes)
@@ -90,27 +101,18 @@ def _make_recurrent_explicit(
         changes.put(path, config, "reset_after", False)
 
 
-def _drop_unknown_keys(path: str, node: Node, changes: Changes) -> None:
+def _drop_unknown_keys(path: str, node: Node, target: str, changes: Changes) -> None:
     """Drop keys that Keras 3 refuses and that no longer mean anything."""
     config = node.config
     if node.class_name in _TIME_MAJOR_CLASSES and config.get("time_major") is not True:
         changes.drop(path, config, "time_major")
     for key in UNKNOWN_IN_KERAS_3.get(node.class_name, ()):
         changes.drop(path, config, key)
+    if node.class_name == "GRU" and target == "keras3":  # 3.0 to 3.3 refuse it
+        changes.drop(path, config, "implementation")
     if node.class_name != "InputLayer":
         for key in ("batch_input_shape", "input_dtype", "ragged"):
             changes.drop(path, config, key)
-
-
-def _repair_initializers(path: str, config: Config, changes: Changes) -> None:
-    for key, value in config.items():
-        if not key.endswith("_initializer") or not isinstance(value, dict):
-            continue
-        inner = value.get("config")
-        if isinstance(inner, dict):
-            changes.drop(f"{path}.{key}", inner, "dtype")
-            if inner.get("distribution") == "normal":  # Keras < 2.3: it was truncated
-                changes.put(f"{path}.{key}", inner, "distribution", "truncated_normal")
 
 
 def _repair_dtype(path: str, config: Config, changes: Changes) -> None:
@@ -171,15 +173,12 @@ def _name_foreign_layers(path: str, node: Node, changes: Changes) -> None:
     name = node.class_name
     if node.role == "model" or (name in KERAS_LAYERS and name != "Lambda"):
         return
-    if str(node.entry.get("module")).startswith("keras."):
-        return  # an operation of Keras 3 itself, e.g. a transposition
+    if name in CALL_CLASSES or str(node.entry.get("module")).startswith("keras."):
+        return  # a TensorFlow call, which Keras 2 knows
     if name in GONE_IN_KERAS_3:
         changes.warn(f"{path}: Keras 3 has no {name}; kept as it is")
     elif name == "Lambda":
-        changes.warn(
-            f"{path}: Lambda layer kept, its code never run; Keras loads it only with "
-            "safe_mode=False"
-        )
+        changes.warn(lambdas.warning(path, node.config))
     else:
         changes.warn(
             f"{path}: custom class {name} kept as it is; Keras needs custom_objects to load it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rnnconvert.keras_config.changes import Changes, ConfigChange
+from rnnconvert.keras_config.changes import ABSENT, Changes, ConfigChange
 from rnnconvert.keras_config.recurrent import RECURRENT_CLASSES
 from rnnconvert.keras_config.tree import Config, Node, layer_name, members, show_path
 
@@ -123,12 +123,16 @@ def is_functional(entry: Config) -> bool:
 def _unlist_single_output(node: Node, changes: Changes) -> None:
     """The output of a model inside TimeDistributed as itself, not as a list of one.
 
-    Keras 3 takes a list as the structure of the output, which TimeDistributed can't handle.
+    Since Keras 3.4 a list is the structure of the output, which TimeDistributed can't handle. Up to
+    3.3 a list is the only form, and TimeDistributed of a Sequential is not implemented.
     """
     outputs = node.config["output_layers"]
-    if node.role != "wrapped" or len(outputs) != 1 or not isinstance(outputs[0], list):
+    if node.role != "wrapped" or len(outputs) not in (1, 3):
         return
-    changes.put(show_path(node.path), node.config, "output_layers", outputs[0])
+    path = show_path(node.path)
+    if isinstance(outputs[0], list):
+        changes.put(path, node.config, "output_layers", outputs[0])
+    changes.point(f"{path}: a functional model in a wrapper, which only Keras 3.4 and later read")
 
 
 def member_names(config: Config) -> set[str]:
@@ -138,7 +142,9 @@ def member_names(config: Config) -> set[str]:
 def _renumber_nested_models(node: Node, changes: Changes) -> None:
     """Keras 2 counts a nested model's own node as call 0, Keras 3 does not.
 
-    For a nested functional model Keras 3 does count it in `output_layers`, and only there.
+    Of a nested functional model Keras 3.3 and later do count it in `output_layers`, and only there.
+    They read the index 0 as the last call, so 0 is right everywhere where there is one call; where
+    there are more, the output goes through a layer that leaves it as it is.
     """
     config = node.config
     names = member_names(config)
@@ -148,16 +154,13 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
             continue
         name = str(entry.get("name") or layer_name(entry))
         found: list[Reference] = []
-        for connection in calls(config):
+        for connection in (*calls(config), config["output_layers"]):
             each_reference(connection, names, found.append)
-        outputs: list[Reference] = []
-        each_reference(config["output_layers"], names, outputs.append)
         found = [reference for reference in found if reference[0] == name]
-        outputs = [reference for reference in outputs if reference[0] == name]
-        base = min((reference[1] for reference in (*found, *outputs)), default=0)
-        if base == 0 or (not found and not sequential):
+        base = min((reference[1] for reference in found), default=0)
+        if base == 0:
             continue
-        for reference in (*found, *outputs) if sequential else found:
+        for reference in found:
             reference[1] -= base
         path = show_path((*node.path, name))
         changes.changes.append(ConfigChange(path, "node index", base, 0))
@@ -165,6 +168,31 @@ def _renumber_nested_models(node: Node, changes: Changes) -> None:
             f"{path}: node index of a nested model, as only Keras 3 reads it (Keras 2 would load "
             "it forever)"
         )
+        if not sequential and len(entry["inbound_nodes"]) > 1:
+            _detach_outputs(node, name, changes)
+
+
+def _detach_outputs(node: Node, name: str, changes: Changes) -> None:
+    """The outputs of a nested model that are the model's own, each through a linear layer."""
+    config = node.config
+    outputs: list[Reference] = []
+    each_reference(config["output_layers"], member_names(config), outputs.append)
+    for reference in outputs:
+        if reference[0] != name:
+            continue
+        added = "_".join(str(part) for part in (*reference[:3], "output"))
+        if added not in member_names(config):
+            config["layers"].append(
+                {
+                    "class_name": "Activation",
+                    "config": {"name": added, "trainable": True, "activation": "linear"},
+                    "name": added,
+                    "inbound_nodes": [[[*reference[:3], {}]]],
+                }
+            )
+            path = show_path((*node.path, added))
+            changes.changes.append(ConfigChange(path, "class_name", ABSENT, "Activation"))
+        reference[:3] = [added, 0, 0]
 
 
 def _name_initial_states(node: Node, changes: Changes) -> None:
@@ -257,10 +285,11 @@ def _transpose(name: str, reference: Reference) -> Config:
     return {
         "module": "keras.src.ops.numpy",
         "class_name": "Transpose",
-        "config": {"name": name, "axes": [1, 0, 2]},
+        "config": {"axes": [1, 0, 2]},
         "registered_name": "Transpose",
         "name": name,
-        "inbound_nodes": [{"args": [_keras_tensor(reference)], "kwargs": {}}],
+        # A list: of a dict Keras 3.0 to 3.4 want that all it refers to is built already.
+        "inbound_nodes": [[[*reference, {}]]],
     }
 
 

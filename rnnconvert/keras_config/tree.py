@@ -49,6 +49,11 @@ def is_layer(value: object) -> bool:
     return isinstance(value, dict) and "class_name" in value and "config" in value
 
 
+def is_operation(entry: object) -> bool:
+    """Whether an entry of a functional model is an operation of Keras 3, `keras.ops`, no layer."""
+    return isinstance(entry, dict) and str(entry.get("module")).startswith("keras.src.ops.")
+
+
 def layer_name(entry: Config) -> str:
     """Name of a layer dict: in its config, or (functional members) beside it."""
     config = entry.get("config")
@@ -94,6 +99,20 @@ def walk(node: Node) -> Iterator[Node]:
     yield node
     for child in children(node):
         yield from walk(child)
+
+
+def unfolded(node: Node) -> int:
+    """How many layers there are at and below a node when each Bidirectional has both directions.
+
+    A Bidirectional mostly writes one of its two layers; one in another one in another ... stands
+    for a number of layers that doubles with each.
+    """
+    found = 1
+    below = children(node)
+    for child in below:
+        twice = node.class_name == "Bidirectional" and len(below) == 1
+        found += (2 if twice else 1) * unfolded(child)
+    return found
 
 
 def parse_version(text: str | None) -> tuple[int, ...] | None:

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rnnconvert.keras_config.harmless import CLASSES, FUNCTIONS, OPERATIONS, VALUES
+from rnnconvert.keras_config.lambdas import called_names, holds_code, is_vouched_for
+from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES, function_name
+from rnnconvert.keras_config.tensorflow_calls.kept import is_known
+from rnnconvert.keras_config.tensorflow_calls.node_defs import is_known_op
 from rnnconvert.keras_config.tree import Config, root, show_path, walk
 
 _LAMBDAS = ("Lambda", "__lambda__")
 _CODE_LAYERS = frozenset(("Lambda", "TFSMLayer", "JaxLayer", "FlaxLayer", "TorchModuleWrapper"))
 """Layers of Keras' own that run what the file holds or names."""
-_ANYWHERE = frozenset().union(*CLASSES.values())
+_ANYWHERE = frozenset().union(*CLASSES.values(), *OPERATIONS.values())
 _OPTIMIZERS = {name.lower() for name in CLASSES["keras.optimizers"]}
 _MARKS = ("module", "registered_name", "spec_name")
 """Keys of a dict that Keras takes for the name of an object."""
@@ -82,6 +86,11 @@ def first_refusal(
     return next((one for one in found if one.kind == CLASS or not allow_code), None)
 
 
+def is_own(name: str) -> bool:
+    """Whether a class is rnnconvert's, which only a config that it made itself may name."""
+    return name.startswith("rnnconvert>")
+
+
 def _refused(config: Config, vouched: frozenset[str], layers: dict[int, str]) -> Iterator[Refusal]:
     """Every dict and list of the config, in its order; the nearest layer around is the place."""
     left: list[tuple[Any, str]] = [(config, "the config")]
@@ -95,6 +104,8 @@ def _refused(config: Config, vouched: frozenset[str], layers: dict[int, str]) ->
             refusal = _of_object(value, vouched, place, is_layer) or _of_paths(value, place)
             if refusal is not None:
                 yield refusal
+                if value.get("class_name") == "Lambda" and refusal.kind == CLASS:
+                    continue  # the functions that it calls are what was refused
             left += [(item, place) for item in reversed(list(value.values()))]
 
 
@@ -107,9 +118,17 @@ def _of_object(
         return None
     if _is_vouched(entry, vouched) or _is_harmless(entry):
         return None
+    if is_layer and name == "Lambda" and (missing := _missing_functions(entry, vouched)):
+        return Refusal(
+            f"{place} is a Lambda layer that calls {', '.join(missing)}, which is not in the file",
+            CLASS,
+        )
     if name in _LAMBDAS:
         here = "is a Lambda layer" if is_layer and name == "Lambda" else "holds a lambda function"
         return Refusal(f"{place} {here}, whose code is in the file", CODE)
+    if name in CALL_CLASSES:
+        called = _shown(function_name(entry))
+        return Refusal(f"{place} calls TensorFlow's {called}, which is not among those known", CODE)
     if name == "function":
         return Refusal(f"{place} names the function {_shown(entry.get('config'))!r}", CODE)
     full = ".".join(_shown(part) for part in (module, name) if part is not None)
@@ -118,8 +137,19 @@ def _of_object(
     return Refusal(f"{place} names {full or _shown(entry.get('registered_name'))}", CODE)
 
 
+def _missing_functions(entry: dict[str, Any], vouched: frozenset[str]) -> list[str]:
+    """Functions that a Lambda layer without code calls, and that nobody vouches for."""
+    config = entry.get("config")
+    if not isinstance(config, dict) or holds_code(config):
+        return []
+    return [name for name in called_names(config) if name not in vouched]
+
+
 def _is_vouched(entry: dict[str, Any], vouched: frozenset[str]) -> bool:
     """Keras asks for the registered name first; files of Keras 2 have the class name only."""
+    config = entry.get("config")
+    if entry.get("class_name") == "Lambda" and isinstance(config, dict):
+        return is_vouched_for(config, vouched)
     name = entry.get("config") if entry.get("class_name") == "function" else entry.get("class_name")
     asked = entry.get("registered_name") or name
     if not isinstance(asked, str) or asked not in vouched:
@@ -131,6 +161,8 @@ def _is_harmless(entry: dict[str, Any]) -> bool:
     name, module = entry.get("class_name"), entry.get("module")
     if name == "function":
         return _is_function(entry)
+    if name in CALL_CLASSES:
+        return _is_known_call(entry)
     if not isinstance(name, str):
         return name is None and module in (*CLASSES, *OPERATIONS)
     if module is None:
@@ -139,6 +171,14 @@ def _is_harmless(entry: dict[str, Any]) -> bool:
     if not isinstance(module, str):
         return False
     return name in CLASSES.get(module, ()) or name in OPERATIONS.get(module, ())
+
+
+def _is_known_call(entry: dict[str, Any]) -> bool:
+    """A call of TensorFlow that has a translation. Others could read, write and run anything."""
+    called = function_name(entry)
+    if entry["class_name"] == "TensorFlowOpLayer":
+        return is_known_op(called)
+    return entry["class_name"] in ("TFOpLambda", "SlicingOpLambda") and is_known(called)
 
 
 def _is_function(entry: dict[str, Any]) -> bool:

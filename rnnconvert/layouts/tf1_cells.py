@@ -7,10 +7,10 @@ bias per kernel, but for TF 1.3's checkpoints of cuDNN layers, which keep cuDNN'
 Names are those inside the scope of the cell: `kernel`, `gates/kernel`, `w_ru`, ... TF up to 1.1
 says `weights` and `biases` where later versions say `kernel` and `bias`; both are read.
 
-What a checkpoint does not tell, its graph does, or the caller must know: the `forget_bias` that an LSTM cell adds (1.0
-by default, 0.0 for CudnnCompatibleLSTMCell), the activation of a BasicRNNCell, whether the state is
-clipped. LSTMCell and LSTMBlockCell use the same names, and in TF 1.5 CudnnCompatibleLSTMCell says
-`lstm_cell` too.
+What a checkpoint does not tell, its graph does, or the caller must know: the `forget_bias` that an
+LSTM cell adds (1.0 by default, 0.0 for CudnnCompatibleLSTMCell), the activation of a cell, whether
+the state is clipped. LSTMCell and LSTMBlockCell use the same names, and in TF 1.5
+CudnnCompatibleLSTMCell says `lstm_cell` too.
 
 Source: the tensors that TF 1.2 to 1.15 save for each cell, run beside cuDNN's equations.
 """

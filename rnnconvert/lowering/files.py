@@ -65,7 +65,8 @@ def lower_saved_model_dir(
     build the model from it, cuDNN ops and all.
 
     Raises:
-        UnreadableInputError: no SavedModel, or its variables are missing or incomplete.
+        UnreadableInputError: no SavedModel, its variables are missing or incomplete, or a link in
+            it leads elsewhere.
         NotConvertibleError: as `rewrite.lower_graph_def`.
         OutputError: the target can't be written.
     """
@@ -77,7 +78,7 @@ def lower_saved_model_dir(
         left_out = {SAVED_MODEL, FINGERPRINT}
     if any(graph.lowered for graph in graphs):
         left_out |= _keras_descriptions(source, saved_model, warnings)
-    for file in _files_of(source):
+    for file in list(_files_of(source)):
         name = file.relative_to(source).as_posix()
         if name not in left_out:
             _copy(file, target / name)
@@ -164,6 +165,7 @@ def plan_model(source: Path, *, options: Options | None = None) -> LoweredFiles:
     """
     if source.is_dir():
         saved_model = read_saved_model(source)
+        list(_files_of(source))  # what can't be copied is refused now, too
         graphs = tuple(plan_meta_graph(each, options=options) for each in saved_model.meta_graphs)
         warnings = [warning for graph in graphs for warning in graph.warnings]
         if any(graph.lowered for graph in graphs):
@@ -300,11 +302,41 @@ def _read(path: Path) -> bytes:
 
 
 def _files_of(source: Path) -> Iterator[Path]:
-    for path in sorted(source.rglob("*")):
-        if path.is_file():
-            yield path
-        elif not path.is_dir():
-            raise UnreadableInputError(f"{path.relative_to(source)} is not a regular file")
+    """All files of a SavedModel's directory; links inside it are followed, others are refused.
+
+    Raises:
+        UnreadableInputError: a link that leads out of the directory, in a circle or to nothing, or
+            something that is no regular file.
+    """
+    root = source.resolve()
+    todo: list[tuple[Path, tuple[Path, ...]]] = [(source, (root,))]
+    while todo:
+        folder, above = todo.pop()
+        for path in sorted(folder.iterdir()):
+            real = _inside(source, root, path)
+            if path.is_dir():
+                if real in above:
+                    raise UnreadableInputError(f"{path.relative_to(source)} is a link in a circle")
+                todo.append((path, (*above, real)))
+            elif path.is_file():
+                yield path
+            else:
+                raise UnreadableInputError(f"{path.relative_to(source)} is not a regular file")
+
+
+def _inside(source: Path, root: Path, path: Path) -> Path:
+    """Where a path of a SavedModel really lies."""
+    name = path.relative_to(source)
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise UnreadableInputError(f"{name} is a link to nothing") from error
+    if root not in real.parents:
+        raise UnreadableInputError(
+            f"{name} is a link that leads out of the SavedModel, and is not followed; "
+            f"'cp -rL {source} COPY' makes a directory without links"
+        )
+    return real
 
 
 def _copy(source: Path, target: Path) -> None:

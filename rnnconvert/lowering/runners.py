@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from rnnconvert.lowering.compare import first_line
 from rnnconvert.lowering.framework import attribute, tf
 from rnnconvert.lowering.signature_inputs import Choices, InputSpec, make_inputs
 
 CPU = "/CPU:0"
-FAILURES = (tf.errors.OpError, ValueError, KeyError, TypeError, OSError)
-"""What TensorFlow raises for a graph that it can't load or run."""
+FAILURES = (
+    tf.errors.OpError, ValueError, LookupError, TypeError, OSError, AttributeError,
+    AssertionError, RuntimeError, ArithmeticError, DecodeError,
+)  # fmt: skip
+"""What TensorFlow raises for a graph that it can't load or run; for damaged ones, many things."""
 
 _SKIPPED_SIGNATURES = ("__saved_model_init_op", "__saved_model_train_op")
 _NO_RESULTS = frozenset(

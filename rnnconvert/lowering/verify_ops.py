@@ -12,11 +12,11 @@ from rnnconvert.lowering import ops, reference
 from rnnconvert.lowering.compare import SignatureResult, compare_outputs, first_line
 from rnnconvert.lowering.files import checkpoint_files, read_meta_graph
 from rnnconvert.lowering.framework import data_inputs, tf
-from rnnconvert.lowering.meta import find_ops_in_meta_graph
+from rnnconvert.lowering.meta import clean_saveable_objects, find_ops_in_meta_graph
 from rnnconvert.lowering.ops import CudnnOp
 from rnnconvert.lowering.permission import why_not_run_meta_graph
-from rnnconvert.lowering.reference_graph import settings_of
-from rnnconvert.lowering.runners import CPU, new_session
+from rnnconvert.lowering.reference_graph import ReferenceGraphs, settings_of
+from rnnconvert.lowering.runners import CPU, FAILURES, new_session
 from rnnconvert.lowering.signature_inputs import Choices, shapes_of
 from rnnconvert.lowering.verify import not_run
 
@@ -51,15 +51,36 @@ def verify_meta_graph(
     prefix = lowered.with_suffix("")
     graph = tf.Graph()
     with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
-        saver = tf.compat.v1.train.import_meta_graph(copy, clear_devices=True)
-        restored = saver is not None and bool(checkpoint_files(prefix))
-        if restored:
-            saver.restore(session, str(prefix))
+        try:
+            saver = tf.compat.v1.train.import_meta_graph(copy, clear_devices=True)
+            restored = saver is not None and bool(checkpoint_files(prefix))
+            if restored:
+                saver.restore(session, str(prefix))
+        except FAILURES as error:
+            return [_does_not_load(original, first_line(error))]
         return [
             _verify_op(session, nodes[op.name], op, restored, choices)
             for op in find_ops_in_meta_graph(source)
             if op.op in ops.FORWARD and not op.function
         ]
+
+
+def _does_not_load(original: Path, reason: str) -> SignatureResult:
+    """The result where the lowered graph does not load: a failure, unless the original doesn't."""
+    source, prefix = read_meta_graph(original), original.with_suffix("")
+    references = ReferenceGraphs()
+    references.replace_ops(source.graph_def)
+    clean_saveable_objects(source)  # no loader takes them
+    graph = tf.Graph()
+    try:
+        with graph.as_default(), new_session(graph, CPU) as session:
+            saver = tf.compat.v1.train.import_meta_graph(source, clear_devices=True)
+            if saver is not None and checkpoint_files(prefix):
+                saver.restore(session, str(prefix))
+    except FAILURES as error:
+        reason = f"the original does not load: {first_line(error)}"
+        return SignatureResult("", "skipped", reason)
+    return SignatureResult("", "failed", f"the lowered graph does not load: {reason}")
 
 
 def _verify_op(

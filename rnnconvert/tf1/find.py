@@ -9,19 +9,19 @@ checkpoint (NAME.meta); otherwise it is a problem, or TensorFlow's default and s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from rnnconvert.containers.checkpoint import VariableInfo
-from rnnconvert.containers.checkpoint.files import reading
-from rnnconvert.errors import UsageError
+from rnnconvert.containers.checkpoint.files import Malformed, reading
+from rnnconvert.errors import UnreadableInputError, UsageError
 from rnnconvert.report import Assumption
 from rnnconvert.tf1 import names
 from rnnconvert.tf1.buffers import FLAGS, join, raw_variables
 from rnnconvert.tf1.cudnn_forms import op_output_stacks
-from rnnconvert.tf1.graph import Graph, read_graph
+from rnnconvert.tf1.graph import Graph, graph_path, read_graph
 from rnnconvert.tf1.graph_cells import CellFacts
 from rnnconvert.tf1.groups import Candidate, cell_stacks
 from rnnconvert.tf1.keras_forms import KERAS, keras_stacks
@@ -66,16 +66,16 @@ def find_stacks(
         (
             *(warning for each in checked for warning in each.warnings),
             *(text for path, text in unclear.items() if _in_scope(path, options.scope)),
-            *_cudnn_in_graph_only(prefix, graph(), by_name),
+            *(() if any(map(_is_cudnn, checked)) else _cudnn_in_graph_only(prefix, graph)),
         ),
         tuple(each.problem for each in checked if each.problem is not None),
     )
 
 
 def _graph_of(prefix: Path | None) -> Graph | None:
-    """PREFIX.meta, None where it is not there."""
-    path = None if prefix is None else prefix.with_name(f"{prefix.name}.meta")
-    return None if path is None or not path.is_file() else read_graph(path)
+    """The graph of the checkpoint, None where it is not there."""
+    path = None if prefix is None else graph_path(prefix)
+    return None if path is None else read_graph(path)
 
 
 def _layers_of(graph: Graph | None) -> Mapping[str, tuple[GraphLayer, ...]]:
@@ -86,17 +86,25 @@ def _layers_of(graph: Graph | None) -> Mapping[str, tuple[GraphLayer, ...]]:
         return read_layers(graph)
 
 
-def _cudnn_in_graph_only(
-    prefix: Path | None, graph: Graph | None, variables: Mapping[str, VariableInfo]
-) -> list[str]:
+def _is_cudnn(candidate: Candidate) -> bool:
+    return candidate.stack is not None and candidate.stack.is_cudnn
+
+
+def _cudnn_in_graph_only(prefix: Path | None, read_graph: Callable[[], Graph | None]) -> list[str]:
     """Where cuDNN's ops are in the graph, and what they read was saved as tensors of cells."""
-    buffers = [] if graph is None else cudnn_buffers(graph)
-    if prefix is None or not buffers or any(name in variables for name in buffers):
+    path = None if prefix is None else graph_path(prefix)
+    try:
+        graph = read_graph()
+        buffers = [] if graph is None else cudnn_buffers(graph)
+    except (UnreadableInputError, Malformed):
+        return []  # what needs the graph says that it is damaged
+    if path is None or not buffers:
         return []
+    model = path if path.suffix == ".meta" else path.parent
     return [
-        f"cuDNN is in the graph beside it and not in the checkpoint: {prefix.name}.meta runs "
+        f"cuDNN is in the graph beside it and not in the checkpoint: {path.name} runs "
         f"{len(buffers)} cuDNN layers ({', '.join(buffers[:_LISTED])}), whose weights were saved "
-        f"as tensors of cells; to run the graph without cuDNN convert {prefix.name}.meta"
+        f"as tensors of cells; to run the graph without cuDNN convert {model.name}"
     ]
 
 

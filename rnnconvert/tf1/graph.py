@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rnnconvert.containers.checkpoint.files import open_file, reading, require_no_lfs_pointer
-from rnnconvert.containers.checkpoint.wire import Message, decode_text
+from rnnconvert.containers.checkpoint.wire import Buffer, Message, decode_text
 from rnnconvert.errors import UnreadableInputError
 
 VARIABLES = frozenset({"Variable", "VariableV2", "VarHandleOp"})
@@ -183,18 +183,31 @@ def _called(node: Node) -> Iterator[str]:
             yield from (Message(function).text(1) for function in functions)
 
 
+def graph_path(prefix: Path) -> Path | None:
+    """The file with the graph of a checkpoint: its `.meta`, or that of the SavedModel it is of."""
+    meta = prefix.with_name(f"{prefix.name}.meta")
+    if meta.is_file():
+        return meta
+    saved_model = prefix.parent.parent / "saved_model.pb"
+    inside = prefix.name == prefix.parent.name == "variables"
+    return saved_model if inside and saved_model.is_file() else None
+
+
 def read_graph(path: Path) -> Graph:
-    """The graph of a MetaGraph.
+    """The graph of a MetaGraph, or the first one of a SavedModel.
 
     Args:
-        path: of the `.meta` file.
+        path: of the file, see `graph_path`.
 
     Raises:
         UnreadableInputError: missing, cut short or damaged.
     """
     require_no_lfs_pointer(path)
     with reading(path.name), open_file(path) as (file, _):
-        graph = parse_graph(file.read())
+        content: Buffer = file.read()
+        if path.suffix == ".pb":
+            content = next(iter(Message(content).parts(2)), b"")
+        graph = parse_graph(content)
     if not graph.main:
         raise UnreadableInputError(
             f"{path.name} holds no graph, it is empty or damaged; copy it again, or remove it to "
@@ -203,7 +216,7 @@ def read_graph(path: Path) -> Graph:
     return graph
 
 
-def parse_graph(content: bytes) -> Graph:
+def parse_graph(content: Buffer) -> Graph:
     """The graph of a serialized MetaGraphDef; raises Malformed where it is none."""
     graph = Message(Message(content).part(2))
     nodes = {"": _nodes(graph.parts(1))}

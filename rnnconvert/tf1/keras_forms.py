@@ -27,7 +27,6 @@ _PLAIN = {4: "lstm", 3: "gru_reset_before", 1: "rnn_tanh"}
 _CUDNN = {4: "lstm", 3: "gru"}
 _SLOT = ".OPTIMIZER_SLOT"
 _CELL = "/cell"
-_BACKWARD = "backward_layer"
 
 
 class _Other(Exception):
@@ -78,10 +77,7 @@ def _candidates(
         activation=(options.activation or "tanh") if layout == KERAS else "tanh",
         assumptions=tuple(_assumed(cell, options)) if layout == KERAS else (),
     )  # fmt: skip
-    warnings: tuple[str, ...] = ()
-    if layer.endswith(f"/{_BACKWARD}"):
-        warnings = (f"{layer} reads time backwards: give it its input in reverse",)
-    yield Candidate(layer, stack, None, warnings, full_scope=scope)
+    yield Candidate(layer, stack, full_scope=scope)
 
 
 def _layout(infos: Mapping[str, VariableInfo], *, is_object_based: bool) -> tuple[str, str, int]:

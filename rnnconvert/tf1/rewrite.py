@@ -14,10 +14,12 @@ import numpy as np
 
 from rnnconvert import layouts
 from rnnconvert.containers.checkpoint import Checkpoint
+from rnnconvert.containers.checkpoint.files import reading
 from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.weights import Array
 from rnnconvert.tf1.load import cell_layout, load_slot
+from rnnconvert.tf1.objects import GRAPH_KEY, is_optimizer, with_cells
 from rnnconvert.tf1.stack import CellPlace, Stack
 
 _CELLS = {
@@ -89,7 +91,30 @@ def rewrite(
             ]
         else:
             _add_slots(result, stack, checkpoint)
+    if names == "tf1":
+        _put_into_objects(result, stacks, checkpoint)
     return result
+
+
+def _put_into_objects(result: Rewritten, stacks: Sequence[Stack], checkpoint: Checkpoint) -> None:
+    """The object graph along which Keras restores what were CuDNN layers, where there is one."""
+    layers = [
+        stack.variables
+        for stack in stacks
+        if stack.is_cudnn and all(name.endswith(_OBJECT_SUFFIX) for name in stack.variables)
+    ]
+    if not layers or GRAPH_KEY not in checkpoint.variables:
+        return
+    with reading(GRAPH_KEY):
+        graph = with_cells(checkpoint.read(GRAPH_KEY).item(), layers)
+    result.tensors[GRAPH_KEY] = np.array(graph, object)
+    state = {name for name in checkpoint.variables if is_optimizer(name)}
+    result.replaced |= {GRAPH_KEY, *state}
+    if state:
+        result.notes.append(
+            f"{len(state)} variables of the optimizer dropped: they have the shapes of the CuDNN "
+            "layers"
+        )
 
 
 def rewrite_inverse(stacks: Sequence[Stack], weights: Sequence[Sequence[RnnWeights]]) -> Rewritten:
@@ -154,11 +179,15 @@ def pack_place(place: CellPlace, weights: RnnWeights) -> dict[str, Array]:
     return tf1_cells.pack(cell_layout(weights.cell, place), weights)
 
 
-def unpack_place(place: CellPlace, cell: str, tensors: Mapping[str, Array]) -> RnnWeights:
-    """The inverse of `pack_place`; merged biases come back as halves."""
+def unpack_place(place: CellPlace, stack: Stack, tensors: Mapping[str, Array]) -> RnnWeights:
+    """The inverse of `pack_place`; merged biases come back as halves.
+
+    A place that the stack had before keeps its forget bias, a new one has its class' own.
+    """
     if place.layout == "keras":
-        return layouts.unpack(layouts.find("keras", cell), tensors)
-    return tf1_cells.unpack(cell_layout(cell, place), tensors)
+        return layouts.unpack(layouts.find("keras", stack.cell), tensors)
+    forget_bias = stack.forget_bias if place in stack.places else None
+    return tf1_cells.unpack(cell_layout(stack.cell, place), tensors, forget_bias)
 
 
 # --- slots ----------------------------------------------------------------------------------

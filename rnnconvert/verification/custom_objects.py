@@ -28,8 +28,9 @@ def import_objects(specs: Iterable[str]) -> dict[str, Any]:
             raise UsageError(f"--custom-objects {spec!r}: expected module:name")
         try:
             value: Any = importlib.import_module(module_name)
-        except ImportError as error:
-            raise UsageError(f"--custom-objects {spec}: {error}") from error
+        except Exception as error:  # whatever the user's module raises, or a name that is none
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"--custom-objects {spec}: can't be imported ({told})") from error
         for part in attribute.split("."):
             if not hasattr(value, part):
                 raise UsageError(f"--custom-objects {spec}: {module_name} has no {attribute}")

@@ -16,6 +16,7 @@ from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import ConversionError, NotConvertibleError
 from rnnconvert.frameworks import CannotRun
+from rnnconvert.keras_config.tensorflow_calls import called_functions
 from rnnconvert.planning import make_plan
 from rnnconvert.verification.devices import tf32_off
 from rnnconvert.verification.initial_values import without_initial_values
@@ -81,8 +82,11 @@ def load(path: Path, permissions: Permissions) -> Any:
         if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
 
+            _require_tensorflow_for_calls(path)
             return without_initial_values(
-                lambda: load_model(path, custom_objects=objects, safe_mode=safe)
+                lambda: load_model(
+                    path, custom_objects=objects, safe_mode=safe, keep_tensorflow_calls=True
+                )
             )
         return _load_in_keras(path, objects, safe, compiled=False)
     except CannotRun:
@@ -167,6 +171,23 @@ def _require_trusted(path: Path, permissions: Permissions, *, compiled: bool) ->
 def _needs_conversion(path: Path) -> bool:
     with open_keras_h5(path) as file:
         return not make_plan(file).is_empty
+
+
+def _require_tensorflow_for_calls(path: Path) -> None:
+    """What a model calls of TensorFlow is proved by TensorFlow, or not at all.
+
+    Raises:
+        CannotRun: Keras does not run on TensorFlow here.
+    """
+    import keras
+
+    with open_keras_h5(path) as file:
+        functions = called_functions(file.model_config or {})
+    if functions and keras.backend.backend() != "tensorflow":
+        raise CannotRun(
+            f"it calls TensorFlow ({', '.join(functions)}), and Keras runs on "
+            f"{keras.backend.backend()} here; KERAS_BACKEND=tensorflow lets TensorFlow prove it"
+        )
 
 
 # --- running --------------------------------------------------------------------------------

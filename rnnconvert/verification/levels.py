@@ -94,8 +94,11 @@ def _suspicion(change: TensorChange, values: Any) -> list[str]:
 
 
 def _blocks(values: Any) -> Iterable[Any]:
-    """Some rows at a time, so that a large tensor needs little memory."""
+    """Some rows at a time, so that a large tensor needs little memory; whole rows of chunks."""
     rows = max(1, 2**20 // max(1, int(np.prod(values.shape[1:]))))
+    chunks = getattr(values, "chunks", None)
+    if chunks:
+        rows = chunks[0] * max(1, rows // chunks[0])
     for start in range(0, values.shape[0], rows):
         yield values[start : start + rows]
 

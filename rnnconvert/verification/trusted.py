@@ -7,7 +7,6 @@ or what was looked at would not be what Keras loads.
 from __future__ import annotations
 
 import copy
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rnnconvert.frameworks import CannotRun, NothingToRun
 from rnnconvert.keras_config.changes import Changes
 from rnnconvert.keras_config.operations import name_operations
 from rnnconvert.keras_config.tree import Config
-from rnnconvert.keras_config.trust import first_refusal
+from rnnconvert.keras_config.trust import first_refusal, is_own
 from rnnconvert.verification.permissions import Permissions
 
 _MORE_WEIGHTS = "top_level_model_weights"
@@ -39,7 +38,7 @@ def require_trusted(path: Path, permissions: Permissions, *, compiled: bool = Fa
         UnreadableInputError: it is damaged, or refused as unsafe.
     """
     read = _hdf5_configs if is_hdf5(path) else _zip_configs
-    if read is _hdf5_configs and zipfile.is_zipfile(path):
+    if read is _hdf5_configs and keras_zip.ends_as_zip(path):
         raise UnreadableInputError("refused as unsafe: it is an HDF5 file and a zip file at once")
     model, training = read(path)
     configs = (model, training if compiled else None)
@@ -52,7 +51,8 @@ def known_names(permissions: Permissions) -> set[str]:
     """Names that lead to the user's own classes: given, or registered with Keras on import."""
     import keras
 
-    return {*permissions.custom_objects, *keras.saving.get_custom_objects()}
+    registered = keras.saving.get_custom_objects()
+    return {*permissions.custom_objects, *(name for name in registered if not is_own(name))}
 
 
 def _hdf5_configs(path: Path) -> tuple[Config, Config | None]:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWar
 DISPLAY = ["--report", "--json", "--no-color", "-q, --quiet", "-v, --verbose", "--debug"]
 VERIFICATION = [
     "--device", "--seed", "--batch", "--timesteps", "--rtol", "--atol", "--allow-code",
-    "--custom-objects", "--strict",
+    "--custom-objects", "--strict", "--max-bytes",
 ]  # fmt: skip
 STACKS = [
     "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
@@ -42,7 +42,7 @@ OPTIONS = {
         *STACKS, "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
         "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
     ],
-    "inspect": ["--target", *STACKS, *DISPLAY],
+    "inspect": ["--target", "--max-bytes", *STACKS, *DISPLAY],
     "verify": ["--verify", *STACKS, *VERIFICATION, *DISPLAY],
 }  # fmt: skip
 COMMANDS = ["cudnn-to-keras", "inspect"]  # those that take one input

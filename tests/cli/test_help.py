@@ -20,7 +20,7 @@ HEADINGS = {
         "Options",
     ],
     "inspect": [
-        "What the plan is for",
+        "Reading and planning",
         "TensorFlow 1 checkpoints and buffers: what the file does not tell", "Report and terminal",
         "Options",
     ],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -50,9 +53,13 @@ def free_object(path: Path) -> int:
     ("field", "value"),
     [("free", 0), ("free", 2**64 - 16), ("free", 10**6), ("first", 2**64 - 8), ("first", 2**63)],
 )
-def test_a_heap_that_contradicts_itself_is_refused(tmp_path, field, value):
+@pytest.mark.parametrize("layers", [2, 60], ids=["small", "read in two pieces"])
+def test_a_heap_that_contradicts_itself_is_refused(tmp_path, field, value, layers):
     """The free object of size 0 is what the HDF5 library loops on for ever."""
-    model = make_model_h5(tmp_path / "m.h5")
+    names = [f"layer_{index}" for index in range(layers)]
+    model = make_model_h5(
+        tmp_path / "m.h5", cells=["gru"] * layers, names=names, units=[3, 4] * (layers // 2)
+    )
     at = free_object(model) if field == "free" else heap_of(model) + 16
     damaged(model, at + 8, struct.pack("<Q", value))
     start = time.monotonic()
@@ -134,6 +141,14 @@ def test_lengths_of_texts_are_added_up_as_they_are(tmp_path, libver, userblock):
     is_dense = libver != "earliest"  # over eight attributes go elsewhere, and are not counted
     assert found[1] == (0 if is_dense else 77)
     assert found[0] == 100 * 21 + 14
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    path = tmp_path / "names.h5"
+    with h5py.File(path, "w") as file:
+        file.create_group(b"layers\xff")
+    with pytest.raises(UnreadableInputError, match="refused as unsafe: the name b'layers"):
+        rnnconvert.inspect(path)
 
 
 # --- whatever else --------------------------------------------------------------------------
@@ -222,6 +237,28 @@ def test_a_disk_that_can_not_be_read_is_no_damage(tmp_path, monkeypatch):
     monkeypatch.setattr(Stream, "readinto", broken)
     with pytest.raises(UnreadableInputError, match="can't be read: Input/output error"):
         rnnconvert.inspect(model)
+
+
+def test_an_error_that_is_kept_does_not_crash_the_process_as_it_ends(tmp_path):
+    """HDF5 is taken down after Python is, and must know no Python file then."""
+    code = (
+        "import ctypes, rnnconvert\n"
+        "from rnnconvert.containers.h5_stream import Stream\n"
+        "def broken(self, buffer):\n"
+        "    raise OSError(5, 'Input/output error')\n"
+        "Stream.readinto = broken\n"
+        "try: rnnconvert.inspect('m.h5')\n"
+        "except rnnconvert.ConversionError as error: kept = error\n"
+        "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))\n"  # for good
+        "print(kept.exit_code)"
+    )
+    make_model_h5(tmp_path / "m.h5")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "3\n")
 
 
 def test_ctrl_c_while_hdf5_reads_is_ctrl_c(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from models import FIXTURES, ROOT, SHARED, Model, predict, worst_difference
 
 import rnnconvert
-from rnnconvert.containers import keras_zip, safe_h5
+from rnnconvert.containers import budget, safe_h5
 from rnnconvert.containers.keras_store import model_variables, read_store, snake_case
 from rnnconvert.containers.keras_weights import (
     is_keras_weights,
@@ -467,21 +467,20 @@ def test_false_fields_are_refused(tmp_path, member, offset, value, reason):
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(keras_zip, "_BOMB_BYTES", 10_000)
+    monkeypatch.setattr(budget, "_LEAST_MEMBER", 10_000)
     parts = zip_parts(LSTM)
     parts["model.weights.h5"] = bytes(10**7)
     path = write_zip(tmp_path / "m.keras", parts, zipfile.ZIP_DEFLATED)
-    assert "would unpack" in refused(path, tmp_path)
+    assert "'model.weights.h5' would take 10,000,000 bytes" in refused(path, tmp_path)
     parts["model.weights.h5"] = zip_parts(LSTM)["model.weights.h5"]
     rebuild_h5(write_zip(tmp_path / "m.keras", parts, zipfile.ZIP_DEFLATED), tmp_path / "m.h5")
 
 
-def test_over_long_configs_are_refused(tmp_path, monkeypatch):
+def test_over_long_configs_are_refused(tmp_path):
     config = zip_parts(LSTM)["config.json"]
-    monkeypatch.setattr(safe_h5, "MAX_JSON_BYTES", len(config))
     assert config_of(LSTM) == json.loads(config)
-    monkeypatch.setattr(safe_h5, "MAX_JSON_BYTES", len(config) - 1)
-    assert "refused as unsafe: config.json has" in refused(LSTM, tmp_path)
+    with budget.max_bytes(len(config) - 1):
+        assert "--max-bytes" in refused(LSTM, tmp_path)
 
 
 @pytest.mark.parametrize(

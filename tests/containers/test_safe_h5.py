@@ -14,7 +14,7 @@ import pytest
 from helpers import make_model_h5
 
 import rnnconvert
-from rnnconvert.containers import safe_h5
+from rnnconvert.containers import budget, safe_h5
 from rnnconvert.errors import UnreadableInputError
 
 VALUES = np.arange(12, dtype="float32").reshape(3, 4)
@@ -293,11 +293,11 @@ def test_honest_json_is_accepted():
     assert safe_h5.parse_json(json.dumps(value), "it") == value
 
 
-def test_over_long_json_is_refused(monkeypatch):
-    monkeypatch.setattr(safe_h5, "MAX_JSON_BYTES", 20)
-    assert safe_h5.parse_json('{"a": "0123456789"}', "it")
-    with pytest.raises(UnreadableInputError, match="it is too large or nested too deeply"):
-        safe_h5.parse_json('{"a": "0123456789ab"}', "it")
+def test_over_long_json_is_refused():
+    with budget.max_bytes(19 + 64):  # the text and one dict
+        assert safe_h5.parse_json('{"a": "0123456789"}', "it")
+        with pytest.raises(UnreadableInputError, match="it would take 85 bytes, more than 83"):
+            safe_h5.parse_json('{"a": "0123456789ab"}', "it")
 
 
 def test_deep_json_is_refused():

@@ -129,3 +129,27 @@ def test_the_real_model_has_its_forget_bias_in_the_bias(tmp_path):
     old_i, old_c, old_f, old_o = np.split(stored, 4)
     assert np.array_equal(f, old_f + np.float32(0.8))
     assert all(np.array_equal(*pair) for pair in ((i, old_i), (c, old_c), (o, old_o)))
+
+
+def test_a_checkpoint_with_a_buffer_and_a_cell_that_adds_0_8(tmp_path):
+    """The buffer is converted; the cell stays, and is compared with its own forget bias."""
+    from rnnconvert.containers.checkpoint import (
+        data_path,
+        index_path,
+        open_checkpoint,
+        write_checkpoint,
+    )
+
+    cell = GRAPHS / "tf115" / "basic_lstm_08"
+    tensors = {}
+    for folder in (cell, GRAPHS.parent / "checkpoints" / "tf115" / "cudnn_lstm"):
+        stored = open_checkpoint(folder)
+        tensors |= {name: stored.source(name) for name in stored.variables}
+    prefix = tmp_path / "model.ckpt"
+    write_checkpoint(index_path(prefix), data_path(prefix), tensors)
+    shutil.copy(cell / "model.ckpt.meta", tmp_path)
+    report = rnnconvert.convert(prefix, tmp_path / "out.ckpt", verify="layers")
+    assert report.verdict == "equivalent"
+    written = open_checkpoint(tmp_path / "out.ckpt")
+    bias = "rnn/basic_lstm_cell/bias"
+    assert written.read(bias).tobytes() == open_checkpoint(cell).read(bias).tobytes()

@@ -31,7 +31,7 @@ def test_target_keras2(model, tmp_path):
 def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, verify="layers")
-    nested_or_states = {"nested", "nested_frozen", "wide", "encdec", "bi_state"}
+    nested_or_states = {"nested", "nested_frozen", "wide", "encdec", "bi_state", "td_model"}
     assert bool(report.target_points) == (model.path.parent.name in nested_or_states)
     if report.target_points:
         return  # loading it in Keras 2 is what the report warns of

@@ -149,3 +149,20 @@ def test_every_activation_that_is_read_can_be_run_and_given():
     for name in names:
         one, other = tf1_reference.ACTIVATIONS[name](z), keras_reference.ACTIVATIONS[name](z)
         assert np.allclose(one, other, rtol=1e-12, atol=1e-15)
+
+
+def test_the_graph_of_a_saved_model_tells_of_its_variables(tmp_path):
+    """`variables/variables` of a SavedModel as a checkpoint; its graph is one of saved_model.pb."""
+    from rnnconvert.containers.checkpoint.wire import encode_number, encode_part
+
+    source = GRAPHS / "tf115" / "basic_lstm_08"
+    (tmp_path / "variables").mkdir()
+    for ending in ("index", "data-00000-of-00001"):
+        shutil.copy(source / f"model.ckpt.{ending}", tmp_path / "variables" / f"variables.{ending}")
+    graph = (source / "model.ckpt.meta").read_bytes()
+    (tmp_path / "saved_model.pb").write_bytes(encode_number(1, 1) + encode_part(2, graph))
+    (stack,) = find(tmp_path / "variables" / "variables").stacks
+    assert (stack.forget_bias, stack.assumptions) == (0.8, ())
+    (tmp_path / "saved_model.pb").unlink()
+    (stack,) = find(tmp_path / "variables" / "variables").stacks
+    assert stack.assumptions
