@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from models import REAL, SHARED, predict
+from models import REAL, SHARED, predict, swept
 
 import rnnconvert
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 CUDNN_LAYERS = {
     "bitcoin_bidirectional_cudnnlstm.h5": 6,
     "iamhwr_cudnngru_backwards_pairs.weights.h5": 4,
+    "junyi_cudnnlstm_adam_decay.model": 2,
     "pipr_siamese_bidirectional_cudnngru.h5": 10,
     "polymuse gpu_m s_flat_init": 2,
     "stockprice_cudnnlstm_x4.h5": 4,
@@ -24,18 +25,29 @@ CUDNN_LAYERS = {
     "textgenrnn_weights.hdf5": 2,
 }
 PLAIN = {
+    "keras1_lstm.h5": 2,
     "medaka_plain_gru_reset_before.hdf5": 4,
     "polymuse_plain_lstm_no_extension": 2,
     "poreplex_rnn_lstmcell.hdf5": 3,
+    "sandhi_keras37_bilstm_mask.h5": 2,
 }
-WHOLE = [path for path in REAL if "weights" not in path.name and "textgenrnn" not in path.name]
+WEIGHTS = {"gru_keras211.weights.h5"}
+"""Plain layers' weights alone: there is nothing in the file to convert."""
+CONVERTED = [path for path in REAL if path.name not in WEIGHTS]
+WHOLE = [path for path in CONVERTED if "weights" not in path.name and "textgenrnn" not in path.name]
+LARGE = {"pipr_siamese_bidirectional_cudnngru.h5", "medaka_plain_gru_reset_before.hdf5"}
+QUICK = [path for path in CONVERTED if path.name not in LARGE]
+READ_BY_TF_KERAS = [
+    path for path in WHOLE if path.name not in ("keras1_lstm.h5", "sandhi_keras37_bilstm_mask.h5")
+]
+ROOM = SHARED / "real-models"
 
 
 def test_all_of_them_are_here():
-    assert {path.name for path in REAL} == {*CUDNN_LAYERS, *PLAIN}
+    assert {path.name for path in REAL} == {*CUDNN_LAYERS, *PLAIN, *WEIGHTS}
 
 
-@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", swept(CONVERTED, QUICK), ids=lambda path: path.name)
 def test_converts(path, tmp_path):
     before = path.read_bytes()
     report = rnnconvert.convert(path, tmp_path / "out.h5")
@@ -53,7 +65,8 @@ def test_converts(path, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
+@pytest.mark.corpus
+@pytest.mark.parametrize("path", READ_BY_TF_KERAS, ids=lambda path: path.name)
 def test_keras3_gives_what_keras2_gives(path, tmp_path):
     """The portable file in Keras 3 against the original in tf_keras, which converts on loading."""
     keras = pytest.importorskip("keras")
@@ -104,3 +117,58 @@ def test_the_seed_case_has_its_counts(cli):
     assert [layer.parameters for layer in after.model] == wanted
     printed = cli("inspect", path).out
     assert all(str(count) in printed for count in wanted)
+
+
+# --- weights alone, checkpoints and SavedModels ---------------------------------------------
+
+
+def test_plain_weights_say_what_the_code_must_give(cli):
+    result = cli("cudnn-to-keras", ROOM / "gru_keras211.weights.h5")
+    assert result.code == 0
+    assert "only weights, for the code that builds the model" in result.out
+    assert "reset_after=False" in result.err
+    assert "recurrent_activation" in result.err
+
+
+def test_a_forget_bias_is_read_from_the_graph(cli, tmp_path):
+    source = ROOM / "plain_lstm_forget_bias_0.8_tf1"
+    result = cli("cudnn-to-keras", source, "-o", "lstm.h5", "--strict")
+    assert result.code == 0
+    assert result.out.rstrip().endswith("equivalent (whole model)")
+    result = cli("cudnn-to-keras", source, "-o", "other.h5", "--forget-bias", "1")
+    assert (result.code, "0.8" in result.err) == (2, True)
+    assert not (tmp_path / "other.h5").exists()
+
+
+def test_a_checkpoint_without_its_data_names_what_is_missing(cli):
+    result = cli("cudnn-to-keras", ROOM / "calamari_index_only")
+    assert result.code == 3
+    assert "0.ckpt.data-00000-of-00001 is missing" in result.err
+
+
+def test_cudnn_in_the_graph_beside_a_checkpoint_is_pointed_to(cli):
+    result = cli("inspect", ROOM / "helmo_cudnn_compatible_with_meta")
+    assert result.code == 0
+    assert "convert best.meta" in result.err
+
+
+def test_what_save_weights_wrote_is_called_that_and_converted(cli):
+    source = ROOM / "rongopy_tf2_save_weights"
+    assert "as tf.keras' save_weights writes it" in cli("inspect", source).out
+    result = cli("cudnn-to-keras", source, "--to", "npz", "-o", "gru.npz")
+    assert result.code == 0
+    assert "equivalent, if activation is tanh and recurrent_activation is sigmoid" in result.out
+
+
+def test_lambda_layers_of_a_savedmodel_are_named(cli):
+    result = cli(
+        "cudnn-to-keras", ROOM / "dtln_lambda_savedmodel", "--to", "keras", "-o", "m.keras"
+    )
+    assert result.code == 4
+    assert "is a Lambda layer that calls" in result.err
+
+
+def test_a_savedmodel_of_plain_layers_needs_nothing(cli):
+    result = cli("cudnn-to-keras", ROOM / "netsec_plain_lstm_savedmodel")
+    assert result.code == 0
+    assert "nothing to convert: no cuDNN op" in result.out
