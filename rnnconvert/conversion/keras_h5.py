@@ -235,8 +235,13 @@ def _verify_model(
         return replace(report, model_level=(level,))
     with open_keras_h5(copy) as copied:
         levels = check_everywhere(
-            file.path, written, options.inputs, options.permissions, options.device,
-            partial(_on_torch, plan, file, copied, options.inputs), _loaded_in(written, options),
+            file.path,
+            written,
+            options.inputs,
+            options.permissions,
+            options.device,
+            partial(_on_torch, plan, file, copied, options.inputs),
+            _loaded_in(written, options),
         )
         if _loaded_in(written, options) == "keras3" and copied.model_config is not None:
             levels = without_keras(levels, copied.model_config, copied.training_config)  # fmt: skip
