@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.containers.keras_h5 import open_keras_h5
+from rnnconvert.containers.keras_zip import replace_config
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
 from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
@@ -69,7 +66,7 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
         _restore(keras, loaded, state)
     loaded.save(target)
     if portable is not None:
-        _replace_config(target, portable)
+        replace_config(target, portable)
     try:
         read_back = load(target)
     except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
@@ -108,20 +105,6 @@ def _portable_config(model: Config, training: Config | None) -> Config | None:
         compiled["optimizer"] = {**training["optimizer_config"], **optimizer}
         config["compile_config"] = compiled
     return config
-
-
-def _replace_config(target: Path, config: Config) -> None:
-    """Write another config.json into a `.keras` file, all else as it is."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".rnnconvert-") as scratch:
-        with zipfile.ZipFile(target) as old, zipfile.ZipFile(scratch, "w") as new:
-            for member in old.infolist():
-                if member.filename == "config.json":
-                    new.writestr(member, json.dumps(config))
-                    continue
-                with old.open(member) as source, new.open(member, "w") as copy:
-                    shutil.copyfileobj(source, copy)
-        scratch.flush()
-        shutil.copyfile(scratch.name, target)
 
 
 def _require_same_weights(saved: Any, loaded: Any) -> None:

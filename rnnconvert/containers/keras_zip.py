@@ -10,6 +10,7 @@ checked before memory or disk is asked for.
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -133,6 +134,20 @@ def rebuild_h5(path: Path, target: Path) -> Rebuilt:
 
 
 # --- the zip ----------------------------------------------------------------------------------
+
+
+def replace_config(path: Path, config: Config) -> None:
+    """Write another config.json into a `.keras` file that Keras made, all else as it is."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".rnnconvert-") as scratch:
+        with zipfile.ZipFile(path) as old, zipfile.ZipFile(scratch, "w") as new:
+            for member in old.infolist():
+                if member.filename == _CONFIG:
+                    new.writestr(member, json.dumps(config))
+                    continue
+                with old.open(member) as source, new.open(member, "w") as copy:
+                    shutil.copyfileobj(source, copy)
+        scratch.flush()
+        shutil.copyfile(scratch.name, path)
 
 
 class _Archive:

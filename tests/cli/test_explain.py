@@ -197,7 +197,7 @@ cu_lstm: CuDNNLSTM, forward
                                    "to be rescaled for Keras 3: sigmoid gates times 1.2"]),
         ("k224/plain_simple_rnn", ["rnn_relu cell, 4 units on 6 inputs", "1*4*(6+4+1) = 44"]),
         ("k224/plain_convlstm", ["ConvLSTM2D, forward", "(3, 3, 2, 8)"]),
-        ("tf215/half", ["More: 'rnnconvert explain split'"]),
+        ("tf215/double", ["More: 'rnnconvert explain split'"]),
     ],
 )  # fmt: skip
 def test_other_files(cli, fixtures_dir, model, facts):

@@ -375,7 +375,10 @@ def test_check_dry_run_and_nothing_to_do(cli, tmp_path):
     assert cli("keras-to-cudnn", "c.h5", "--check").code == 0
     dry = cli("keras-to-cudnn", "m.h5", "-n", "--verify", "weights")
     assert dry.code == 0
-    assert dry.out.splitlines()[-1] == "  would be written (dry run, nothing was written)"
+    assert dry.out.splitlines()[-1] == (
+        "  would be written (dry run, nothing was written), equivalent (weights; the whole model "
+        "was not run: not asked for (--verify weights))"
+    )
     done = cli("keras-to-cudnn", "c.h5", "-o", "out.h5")
     assert done.code == 0
     assert "nothing to convert: no LSTM or GRU layer" in done.out

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 DEADLINE = 10.0
@@ -64,14 +66,24 @@ def import_everything() -> None:
 
 
 def run(arguments: Sequence[str], log: Path) -> Run:
-    """Run a command of rnnconvert in a fork of this process."""
+    """Run a command of rnnconvert in a fork of this process, which must have no threads."""
     from rnnconvert.cli.main import main
 
-    start = time.monotonic()
     child = os.fork()
     if child == 0:
         _be_the_child(main, arguments, log)
-    status, usage = _wait(child, start + _KILLED_AFTER)
+    return _outcome(child, arguments, log)
+
+
+def run_alone(arguments: Sequence[str], log: Path) -> Run:
+    """The same in a fork of a fresh interpreter, whatever threads and memory this process has."""
+    words = [sys.executable, __file__, str(log), *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    return Run(**json.loads(done.stdout))
+
+
+def _outcome(child: int, arguments: Sequence[str], log: Path) -> Run:
+    status, usage = _wait(child, time.monotonic() + _KILLED_AFTER)
     code = os.waitstatus_to_exitcode(status)
     said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     seconds = usage.ru_utime + usage.ru_stime
@@ -111,3 +123,7 @@ def _wait(child: int, until: float) -> tuple[int, resource.struct_rusage]:
             os.kill(child, signal.SIGKILL)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(run(sys.argv[2:], Path(sys.argv[1])))))

@@ -328,7 +328,7 @@ from rnnconvert.keras.layers import on_cudnn
 from rnnconvert.report import LevelResult
 from rnnconvert.verification.inputs import Inputs
 from rnnconvert.verification.permissions import Permissions
-from rnnconvert.verification.model_level import _check_models
+from rnnconvert.verification.model_level import _Check
 
 calls, run = [], cudnn.run_on_torch
 cudnn.run_on_torch = lambda *given: calls.append(given) or run(*given)
@@ -343,9 +343,9 @@ for cell in tests.GATES:
             found, expected = tests.both_ways(lambda: layer(x, initial_state=states))
             assert tests.largest_gap(found, expected) <= tests.TOLERANCE[dtype]
 assert len(calls) == 8, len(calls)
-paths = Path(sys.argv[1]), Path(sys.argv[2])
 with on_cudnn():
-    result = _check_models(paths, Inputs(), Permissions(), LevelResult("passed"))
+    check = _Check(Path(sys.argv[2]), Inputs(), Permissions(), "any", LevelResult("passed"))
+    result = check.run(Path(sys.argv[1]))
 assert result.status == "passed", result
 assert len(calls) == 12, len(calls)
 """

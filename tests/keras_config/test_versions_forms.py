@@ -101,8 +101,11 @@ def test_a_constraint_that_keras3_lacks_is_left_out_and_named():
     radial = {"class_name": "RadialConstraint", "config": {}}
     given = one_layer("Conv2D", filters=2, kernel_size=[3, 3], kernel_constraint=radial)
     result = ported(given)
-    assert "kernel_constraint" not in config_of(result)
-    assert result.warnings == ("model/one: Keras 3 has no constraint RadialConstraint; left out",)
+    assert config_of(result)["kernel_constraint"] is None
+    assert result.warnings == (
+        "model/one: kernel_constraint RadialConstraint left out, Keras 3 has none; "
+        "it matters to training",
+    )
     assert config_of(ported(given, target="keras2"))["kernel_constraint"] == radial
 
 
