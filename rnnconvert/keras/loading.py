@@ -97,7 +97,8 @@ def _build(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> Any:
     known = {**dict.fromkeys(MODEL_CLASSES, keras.Model), "Sequential": keras.Sequential}
     builder = known.get(name) or keras.saving.get_registered_object(name, objects)
     try:
-        with SafeModeScope(safe_mode):
+        # The scope, for Keras hands custom_objects on to no model inside a TimeDistributed.
+        with SafeModeScope(safe_mode), keras.saving.custom_object_scope(dict(objects)):
             return builder.from_config(config["config"], custom_objects=dict(objects))
     except Exception as error:
         last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
