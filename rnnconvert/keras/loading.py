@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -97,12 +98,26 @@ def _build(config: Config, objects: Mapping[str, Any], safe_mode: bool) -> Any:
     known = {**dict.fromkeys(MODEL_CLASSES, keras.Model), "Sequential": keras.Sequential}
     builder = known.get(name) or keras.saving.get_registered_object(name, objects)
     try:
-        # The scope, for Keras hands custom_objects on to no model inside a TimeDistributed.
-        with SafeModeScope(safe_mode), keras.saving.custom_object_scope(dict(objects)):
+        with SafeModeScope(safe_mode), _known_everywhere(objects):
             return builder.from_config(config["config"], custom_objects=dict(objects))
     except Exception as error:
         last = str(error).strip().splitlines()[-1:] or [type(error).__name__]
         raise NotConvertibleError(f"Keras can't build the model: {last[0]}") from error
+
+
+@contextmanager
+def _known_everywhere(objects: Mapping[str, Any]) -> Iterator[None]:
+    """Register objects for a while: Keras hands custom_objects on to no model in TimeDistributed,
+    and its scope of custom objects ends there, too.
+    """
+    registered = keras.saving.get_custom_objects()
+    before = dict(registered)
+    registered.update(objects)
+    try:
+        yield
+    finally:
+        registered.clear()
+        registered.update(before)
 
 
 # --- weights --------------------------------------------------------------------------------
