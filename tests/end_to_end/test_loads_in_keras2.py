@@ -27,7 +27,8 @@ def test_target_keras2(model, tmp_path):
     assert worst_difference(found, model.outputs()) <= model.tolerance
 
 
-@pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
+@pytest.mark.corpus
+@pytest.mark.parametrize("model", CUDNN, ids=lambda model: model.name)
 def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, verify="layers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from models import OWN
+from models import NEWEST, OLDEST, OWN, swept
 
 import rnnconvert
 
@@ -75,7 +75,7 @@ def same_multiset(found, expected):
     return key(found) == key(expected)
 
 
-@pytest.mark.parametrize("model", EQUAL, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(EQUAL, NEWEST), ids=lambda model: model.name)
 def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -87,7 +87,7 @@ def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
     assert same_multiset([slot for slot in found if slot.ndim], expected)
 
 
-@pytest.mark.parametrize("model", EQUAL, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(EQUAL, OLDEST), ids=lambda model: model.name)
 def test_tf_keras_resumes_from_it(model, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     output = tmp_path / "converted.h5"
@@ -105,7 +105,7 @@ def test_tf_keras_resumes_from_it(model, tmp_path):
     loaded.fit(model.inputs()[0], model.outputs()[0], verbose=0)
 
 
-@pytest.mark.parametrize("model", EQUAL, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(EQUAL, NEWEST), ids=lambda model: model.name)
 def test_keras3_resumes_from_the_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras")
     output = tmp_path / "converted.keras"
@@ -132,7 +132,7 @@ def test_slots_that_disagree_are_dropped_with_the_reason(model, tmp_path):
         assert "optimizer_weights" not in file
 
 
-@pytest.mark.parametrize("model", STATES, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", swept(STATES, STATES[:2]), ids=lambda model: model.name)
 def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     """Keras 3 can't restore state from any .h5, and with state in the file its fit fails."""
     keras = pytest.importorskip("keras")

@@ -35,8 +35,7 @@ WEIGHTS = {"gru_keras211.weights.h5"}
 """Plain layers' weights alone: there is nothing in the file to convert."""
 CONVERTED = [path for path in REAL if path.name not in WEIGHTS]
 WHOLE = [path for path in CONVERTED if "weights" not in path.name and "textgenrnn" not in path.name]
-LARGE = {"pipr_siamese_bidirectional_cudnngru.h5", "medaka_plain_gru_reset_before.hdf5"}
-QUICK = [path for path in CONVERTED if path.name not in LARGE]
+QUICK = [path for path in CONVERTED if path.name.startswith(("junyi", "keras1", "sandhi", "text"))]
 READ_BY_TF_KERAS = [
     path for path in WHOLE if path.name not in ("keras1_lstm.h5", "sandhi_keras37_bilstm_mask.h5")
 ]

@@ -181,7 +181,7 @@ def ran(monkeypatch) -> list[str]:
     """What `check_everywhere` ran, in order; `everywhere` fills it."""
     found: list[str] = []
 
-    def check(original, converted, inputs, permissions, device="cpu"):
+    def check(original, converted, inputs, permissions, device="cpu", *, user_loads_in):
         found.append(f"models on {device}")
         return LevelResult("passed", device=device)
 

@@ -297,7 +297,7 @@ def pretend_that_torch_has_a_gpu(monkeypatch) -> None:
     gpu = Gpu("torch", "pretended")
     monkeypatch.setattr(conversion, "require_gpu", lambda: None)
     monkeypatch.setattr(model_level, "find_gpu", lambda: gpu)
-    monkeypatch.setattr(model_level, "check_models", lambda *_arguments: none)
+    monkeypatch.setattr(model_level, "check_models", lambda *_, **__: none)
     on_cpu = partial(check_layers_on_cudnn, device="cpu")
     monkeypatch.setattr(torch_engine, "check_layers_on_cudnn", on_cpu)
 

@@ -51,7 +51,14 @@ def _name(value: object) -> str:
     return "-".join(value) if isinstance(value, dict) else str(value)
 
 
-@pytest.mark.parametrize(("mode", "layers", "both", "version", "more"), CASES, ids=_name)
+@pytest.mark.parametrize(
+    ("mode", "layers", "both", "version", "more"),
+    [
+        pytest.param(*case, marks=pytest.mark.corpus if number % 3 else ())
+        for number, case in enumerate(CASES)
+    ],
+    ids=_name,
+)
 def test_outputs_and_gradients_are_torchs(mode, layers, both, version, more):
     more = dict(more)
     time_major = not more.pop("batch_major", False)
