@@ -25,11 +25,9 @@ def test_no_damaged_file_does_harm() -> None:
     words = [sys.executable, fuzz.__file__, "--seconds", "60", "--seed", "1"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    mutants = re.search(r"mutants=(\d+)", done.stdout)
-    assert mutants, done.stdout
-    assert int(mutants.group(1)) >= 50
-    codes = dict(re.findall(r"'(\d)': (\d+)", done.stdout))
-    assert {"0", "3"} <= set(codes), done.stdout
+    told = re.match(r"(\d+) mutants, \d+ runs, exit codes 0: \d+, .*3: \d+", done.stdout)
+    assert told, done.stdout
+    assert int(told.group(1)) >= 50
 
 
 def test_sound_files_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
