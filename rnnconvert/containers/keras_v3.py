@@ -69,6 +69,8 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
         replace_config(target, portable)
     try:
         read_back = load(target)
+    except OSError:
+        raise  # of the disk, not of the model
     except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
         raise NotConvertibleError(
             f"Keras can't read the .keras file that it writes of this model ({_last_line(error)}); "

@@ -23,6 +23,10 @@ from rnnconvert.keras_config.recurrent import (
 from rnnconvert.keras_config.tensorflow_calls import CALL_CLASSES
 from rnnconvert.keras_config.tree import Config, Node, is_operation, show_path
 
+_WITHOUT_IMPLEMENTATION = frozenset(
+    "GRU SimpleRNN SimpleRNNCell ConvLSTM1D ConvLSTM2D ConvLSTM3D ConvLSTM2DCell".split()
+)
+"""Keras 2.0 wrote the key for all; Keras 3 refuses it on these, up to 3.3 on a GRU, too."""
 _TIME_MAJOR_CLASSES = (*RECURRENT_CLASSES, "RNN", "Bidirectional")
 
 _HARD_SIGMOID_KERAS2 = {
@@ -108,7 +112,7 @@ def _drop_unknown_keys(path: str, node: Node, target: str, changes: Changes) -> 
         changes.drop(path, config, "time_major")
     for key in UNKNOWN_IN_KERAS_3.get(node.class_name, ()):
         changes.drop(path, config, key)
-    if node.class_name == "GRU" and target == "keras3":  # 3.0 to 3.3 refuse it
+    if node.class_name in _WITHOUT_IMPLEMENTATION and target == "keras3":
         changes.drop(path, config, "implementation")
     if node.class_name != "InputLayer":
         for key in ("batch_input_shape", "input_dtype", "ragged"):

@@ -86,11 +86,13 @@ def test_the_old_normal_distribution_stays_for_keras2():
         assert config["kernel_initializer"]["config"]["distribution"] == name
 
 
-def test_a_gru_says_nothing_of_its_implementation():
-    """Keras 3.0 to 3.3 refuse the key on a GRU, and take it on an LSTM."""
+def test_only_an_lstm_says_how_it_is_implemented():
+    """Keras 3.0 to 3.3 refuse the key on a GRU, all do on a SimpleRNN, none on an LSTM."""
     for class_name, target, kept in (
         ("GRU", "keras3", False),
         ("GRU", "keras2", True),
+        ("SimpleRNN", "keras3", False),
+        ("SimpleRNN", "keras2", True),
         ("LSTM", "keras3", True),
     ):
         config = config_of(ported(one_layer(class_name, units=3, implementation=1), target=target))
