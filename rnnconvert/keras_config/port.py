@@ -99,8 +99,8 @@ def _repair(
 ) -> None:
     for node in walk(root(model)):
         repair_sequential(node, changes)
-    if target == "keras3":
-        for node in walk(root(model)):
+    if target == "keras3":  # the innermost first: it may become functional, and its parent with it
+        for node in reversed(list(walk(root(model)))):
             repair_models_in_sequential(node, changes)
     for node in walk(root(model)):
         repair_layer(node, version, target, changes, original=original)
