@@ -347,6 +347,13 @@ MALFORMED: dict[str, object] = {
 }
 
 
+NOT_CONVERTIBLE = (
+    "activation of a wrong type", "name of a wrong type", "cells that are no layers",
+    "bidirectional of nothing",
+)  # fmt: skip
+"""Of the form of a config, but nothing that Keras builds; `inspect` shows them as such."""
+
+
 @pytest.mark.parametrize("name", MALFORMED)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_malformed_configs_end_in_words(cli, tmp_path, command, name):
@@ -354,7 +361,8 @@ def test_malformed_configs_end_in_words(cli, tmp_path, command, name):
     write_config(model, MALFORMED[name])
     before = snapshot(tmp_path)
     result = cli(command, "m.h5")
-    assert result.code in ((3, 4) if command == "cudnn-to-keras" else (0, 3, 4))
+    expected = {"cudnn-to-keras": 4, "inspect": 0} if name in NOT_CONVERTIBLE else {}
+    assert result.code == expected.get(command, 3)
     assert snapshot(tmp_path) == before
 
 
@@ -388,7 +396,8 @@ def test_a_training_config_of_another_form(cli, tmp_path):
     with h5py.File(model, "r+") as file:
         file.attrs["training_config"] = '{"loss": "mse", "optimizer_config": 5}'
     result = cli("cudnn-to-keras", "m.h5")
-    assert result.code in (0, 3)
+    assert result.code == 0
+    assert "training config left out" in result.err
     assert len(result.err.splitlines()) == 1
 
 
