@@ -22,6 +22,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -115,8 +116,9 @@ def convert_all(
 
 
 def _is_compiled(path: Path) -> bool:
-    if path.suffix != ".h5":
-        return False
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return bool(json.loads(archive.read("config.json")).get("compile_config"))
     with h5py.File(path) as file:
         return "training_config" in file.attrs
 
