@@ -15,6 +15,7 @@ from rnnconvert.frameworks import CannotRun, import_keras
 from rnnconvert.keras_config.builtin import KERAS_LAYERS
 from rnnconvert.keras_config.tree import Config, root, walk
 from rnnconvert.plan import Plan
+from rnnconvert.verification.keras_engine import last_line
 from rnnconvert.verification.permissions import Permissions
 from rnnconvert.verification.trusted import require_trusted
 
@@ -57,7 +58,7 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
     try:
         loaded = load(model, compile=trained)
     except Exception as error:
-        last = _last_line(error)
+        last = last_line(error)
         raise NotConvertibleError(
             f"Keras can't load the converted model, so no .keras file can be made ({last}); "
             "write an .h5 file instead"
@@ -73,14 +74,10 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
         raise  # of the disk, not of the model
     except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
         raise NotConvertibleError(
-            f"Keras can't read the .keras file that it writes of this model ({_last_line(error)}); "
+            f"Keras can't read the .keras file that it writes of this model ({last_line(error)}); "
             "write an .h5 file instead"
         ) from error
     _require_same_weights(loaded, read_back)
-
-
-def _last_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def _portable_config(model: Config, training: Config | None) -> Config | None:
