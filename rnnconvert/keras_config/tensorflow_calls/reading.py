@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rnnconvert.keras_config.structure import is_reference
 from rnnconvert.keras_config.tensorflow_calls.values import Tensor
 from rnnconvert.keras_config.tree import Config, layer_name
 
@@ -101,20 +102,9 @@ def references(value: Any, names: set[str]) -> list[tuple[str, int, int]]:
         return [found for item in value.values() for found in references(item, names)]
     if not isinstance(value, list):
         return []
-    if _is_reference(value, names):
+    if is_reference(value, names):
         return [(value[0], value[1], value[2]), *references(value[3:], names)]
     return [found for item in value for found in references(item, names)]
-
-
-def _is_reference(value: Any, names: set[str]) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) in (3, 4)
-        and isinstance(value[0], str)
-        and value[0] in names
-        and isinstance(value[1], int)
-        and isinstance(value[2], int)
-    )
 
 
 def _argument(node: Any, names: set[str]) -> Any:
@@ -123,7 +113,7 @@ def _argument(node: Any, names: set[str]) -> Any:
         return node
     if len(node) > 2 and node[0] == _CONSTANT and node[1] == -1:
         return node[2]
-    if _is_reference(node, names):
+    if is_reference(node, names):
         return Tensor(*node[:3])
     return [_argument(item, names) for item in node]
 
@@ -138,7 +128,7 @@ def _keywords(node: Any) -> dict[str, Any]:
 
 
 def _value(value: Any, names: set[str]) -> Any:
-    if _is_reference(value, names):
+    if is_reference(value, names):
         return Tensor(*value[:3])
     if isinstance(value, list):
         if len(value) > 2 and value[0] == _CONSTANT and value[1] == -1:
