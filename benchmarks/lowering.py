@@ -49,7 +49,7 @@ tf.saved_model.save(Model(), sys.argv[1])
 LOWER = """
 import resource, sys, time, pathlib
 start = time.perf_counter()
-from rnnconvert import lowering
+from rnnconvert.graphs import lowering
 lowering.lower_saved_model_dir
 imported = time.perf_counter()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -65,7 +65,7 @@ def lowered(cell: str, sizes: tuple[int, int, int, int], x: object) -> Callable[
     import numpy as np
     import tensorflow as tf
 
-    from rnnconvert import lowering
+    from rnnconvert.graphs import lowering
 
     _, _, inputs, units = sizes
     gates = {"lstm": 4, "gru": 3}[cell]

@@ -48,19 +48,21 @@ def best_times(functions: dict[str, Callable[[], Any]], runs: int = 7) -> dict[s
 
 def measure(name: str, shape: opaque.OpaqueShape) -> None:
     buffer = np.random.default_rng(0).random(shape.size, "float32")
-    layers = opaque.unpack(shape, buffer)
+    layers = opaque.unpack_buffer(shape, buffer)
     arrays = opaque_arrays.to_arrays(shape, layers)
-    if not np.array_equal(opaque.pack(shape, layers), buffer):
+    if not np.array_equal(opaque.pack_buffer(shape, layers), buffer):
         raise SystemExit("pack is not the inverse of unpack")
     rows = {
         "numpy copy of the buffer": buffer.copy,
-        "pack": lambda: opaque.pack(shape, layers),
+        "pack": lambda: opaque.pack_buffer(shape, layers),
         "unpack, and copy every array": lambda: [
             array.copy()
-            for array in opaque_arrays.to_arrays(shape, opaque.unpack(shape, buffer)).values()
+            for array in opaque_arrays.to_arrays(
+                shape, opaque.unpack_buffer(shape, buffer)
+            ).values()
         ],
         "from_arrays (one array per gate)": lambda: opaque_arrays.from_arrays(arrays),
-        "unpack (views only)": lambda: opaque.unpack(shape, buffer),
+        "unpack (views only)": lambda: opaque.unpack_buffer(shape, buffer),
     }
     for label, seconds in best_times(rows).items():
         views = label.endswith("(views only)")

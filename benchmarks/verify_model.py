@@ -97,8 +97,8 @@ def convert(source: str, target: str) -> dict[str, Any]:
 
 def level(source: str, target: str) -> dict[str, Any]:
     """The level `model`, with time stamps around its parts."""
-    from rnnconvert.verification import keras_engine, model_level
-    from rnnconvert.verification.inputs import Inputs
+    from rnnconvert.keras_models.verify import keras_engine, model_level
+    from rnnconvert.options import Inputs
 
     spent = {"import": (0.0, 0.0), "load": (0.0, 0.0), "run": (0.0, 0.0)}
 
@@ -115,7 +115,7 @@ def level(source: str, target: str) -> dict[str, Any]:
 
     model_level.import_keras = timed("import", model_level.import_keras)
     model_level.load = timed("load", model_level.load)
-    keras_engine.Runner.run = timed("run", keras_engine.Runner.run)
+    keras_engine.ModelRunner.run = timed("run", keras_engine.ModelRunner.run)
     start = now()
     result = model_level.check_models(
         Path(source), Path(target), Inputs(), keras_engine.Permissions()
@@ -134,8 +134,9 @@ def level(source: str, target: str) -> dict[str, Any]:
 
 def predict(target: str) -> dict[str, Any]:
     """What a user does with the converted model, on the batch that the level runs on."""
-    from rnnconvert.frameworks import import_keras
-    from rnnconvert.verification.inputs import LONGER, Inputs, make, slots_of
+    from rnnconvert.options import LONGER, Inputs
+    from rnnconvert.verification.frameworks import import_keras
+    from rnnconvert.verification.inputs import make, slots_of
 
     keras = import_keras()
     start = now()

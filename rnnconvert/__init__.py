@@ -10,6 +10,12 @@ Importing this imports numpy and h5py, never TensorFlow, Keras or torch.
 
 from __future__ import annotations
 
+import os
+
+# HDF5 reads this when it is loaded, so it stands before any import of h5py: no filter plugin, which
+# is code, is ever loaded from disk because a file asks for it, or the environment.
+os.environ["HDF5_PLUGIN_PRELOAD"] = "::"
+
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +32,10 @@ from rnnconvert.errors import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rnnconvert.inspection.checkpoints import CheckpointInspection
-    from rnnconvert.inspection.graphs import GraphInspection
-    from rnnconvert.inspection.keras import Inspection
+    from rnnconvert.checkpoints.inspect import CheckpointInspection
+    from rnnconvert.exports.options import ExportKeywords
+    from rnnconvert.graphs.inspect import GraphInspection
+    from rnnconvert.keras_models.inspect import Inspection
     from rnnconvert.options import ConvertKeywords, InspectKeywords, VerifyKeywords
     from rnnconvert.report import Report
 
@@ -41,6 +48,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "convert",
+    "export",
     "inspect",
     "layouts",
     "verify",
@@ -71,10 +79,12 @@ def convert(
     Raises:
         ConversionError: one subclass for each exit code. Its `report` tells how far it got.
     """
-    from rnnconvert.conversion import run
+    from rnnconvert.commands.convert import convert_path
     from rnnconvert.options import Options
 
-    return run(Path(source), Path(output) if output is not None else None, Options.of(**options))
+    return convert_path(
+        Path(source), Path(output) if output is not None else None, Options.of(**options)
+    )
 
 
 def verify(
@@ -100,11 +110,11 @@ def verify(
         DifferenceError: they differ; its `report` says where.
         ConversionError: they can't be read or compared.
     """
-    from rnnconvert.comparison import run
+    from rnnconvert.commands.verify import verify_paths
     from rnnconvert.options import Options
 
     earlier = Path(earlier_report) if earlier_report is not None else None
-    return run(Path(original), Path(converted), Options.of(**options), earlier)
+    return verify_paths(Path(original), Path(converted), Options.of(**options), earlier)
 
 
 def inspect(
@@ -124,10 +134,43 @@ def inspect(
     Raises:
         ConversionError: the model can't be read or is none.
     """
-    from rnnconvert.inspection import run
+    from rnnconvert.commands.inspect import inspect_path
     from rnnconvert.options import Options
 
-    return run(Path(path), Options.of(**options))
+    return inspect_path(Path(path), Options.of(**options))
+
+
+def export(
+    source: str | PathLike[str],
+    output: str | PathLike[str],
+    **options: Unpack[ExportKeywords],
+) -> Report:
+    """Write a model for another runtime, and prove it there.
+
+        >>> rnnconvert.export("model.h5", "model.onnx").verdict        # doctest: +SKIP
+        'equivalent'
+
+    Args:
+        source: a model of any kind that `convert` takes; CuDNN layers are converted on the way.
+        output: the file to write (.onnx, .tflite, .safetensors; .keras with `stateful_step`), or a
+            directory for several RNN stacks.
+        **options: named as on the command line: to, opset, quantize, stateful_step,
+            allow_select_ops, force, dry_run, verify, strict, seed, batch, timesteps, rtol, atol,
+            allow_code, custom_objects, max_bytes, hashes, and those of checkpoints' RNN stacks, as
+            of `convert`.
+
+    Returns:
+        The `Report`; its `exported` tells operators, versions, inputs and outputs.
+
+    Raises:
+        DifferenceError: the runtime gives other numbers; nothing is written.
+        UsageError: an extra is not installed; the message has the command.
+        ConversionError: one subclass for each exit code.
+    """
+    from rnnconvert.exports import export_model
+    from rnnconvert.exports.options import ExportOptions
+
+    return export_model(Path(source), Path(output), ExportOptions.of(**options))
 
 
 def __getattr__(name: str) -> str:

@@ -22,9 +22,15 @@ STUMBLES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError,
 
 
 class ConversionError(Exception):
-    """Base of all errors that rnnconvert raises on purpose; `exit_code` is the command's."""
+    """Base of all errors that rnnconvert raises on purpose.
+
+    Attributes:
+        exit_code: of the command.
+        anchor: of the section in docs/errors.md that explains it.
+    """
 
     exit_code = 4
+    anchor = "not-convertible"
 
     def __init__(
         self, message: str, *, path: str | None = None, problems: tuple[str, ...] = ()
@@ -35,6 +41,11 @@ class ConversionError(Exception):
         self.path = path
         self.report: Report | None = None
         """The report as far as it got, for callers that write it even on failure."""
+
+    @classmethod
+    def explained(cls) -> str:
+        """How the error ends on the command line."""
+        return f"(see docs/errors.md#{cls.anchor})"
 
     def with_report(self, report: Report) -> ConversionError:
         """The error itself, with a report as far as it got."""
@@ -95,31 +106,38 @@ class DifferenceError(ConversionError):
     """Verification found a difference; nothing was written."""
 
     exit_code = 1
+    anchor = "different"
 
 
 class UsageError(ConversionError):
     """The command or the options make no sense together."""
 
     exit_code = 2
+    anchor = "usage"
 
 
 class UnreadableInputError(ConversionError):
     """The input is missing, truncated, not a model, or refused as unsafe."""
 
     exit_code = 3
+    anchor = "unreadable"
 
 
 class OutOfMemoryError(UnreadableInputError):
     """There is not enough memory to work on the input."""
+
+    anchor = "memory"
 
 
 class NotConvertibleError(ConversionError):
     """The input holds something that can't be converted exactly."""
 
     exit_code = 4
+    anchor = "not-convertible"
 
 
 class OutputError(ConversionError):
     """The output exists or can't be written."""
 
     exit_code = 5
+    anchor = "output"

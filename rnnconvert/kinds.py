@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import re
 from pathlib import Path
 
+import h5py
+
 from rnnconvert.containers import safe_h5
-from rnnconvert.containers.checkpoint import find_checkpoint
-from rnnconvert.containers.sniff import exists, is_zip, require_hdf5
+from rnnconvert.containers.safe_zip import SafeZip
+from rnnconvert.containers.sniff import exists, is_hdf5, is_zip, require_hdf5
 from rnnconvert.errors import UnreadableInputError
 
 
@@ -40,9 +43,23 @@ _TITLES = {
     Kind.CHECKPOINT: "a checkpoint",
 }
 
+_BESIDE_THE_GRAPH = (
+    "keras_metadata.pb", "fingerprint.pb", "variables/variables.index", "assets",
+)  # fmt: skip
+"""What lies beside a SavedModel's graph, also where that was not copied."""
 _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
 KERAS = (Kind.KERAS_H5, Kind.KERAS_1, Kind.KERAS_WEIGHTS, Kind.KERAS)
 GRAPHS = (Kind.SAVED_MODEL, Kind.GRAPH, Kind.META_GRAPH)
+KERAS_FILES = ("h5", "keras", "weights")
+EXTENSIONS = {
+    ".h5": "h5", ".hdf5": "h5", ".keras": "keras",
+    ".npz": "npz", ".pb": "graph", ".meta": "graph",
+}  # fmt: skip
+"""What `--to` an output's extension stands for."""
+KERAS_1_NAME = re.compile(r"(.*)_(W|U|b)(?:_([ifcozrh]))?(?:_\d+)?")
+"""Arrays of Keras 1's layers."""
+VARS, LAYERS, OLD_LAYERS = "vars", "layers", "_layer_checkpoint_dependencies"
+"""Groups of `.weights.h5`: the variables of an object, and its layers in two versions' names."""
 
 
 def kind_of(path: Path) -> Kind:
@@ -59,7 +76,7 @@ def kind_of(path: Path) -> Kind:
         return Kind.META_GRAPH
     if path.is_dir() and any((path / name).is_file() for name in _SAVED_MODELS):
         return Kind.SAVED_MODEL
-    if find_checkpoint(path) is not None:
+    if not (is_file and _is_surely_hdf5(path)) and _is_checkpoint(path):
         return Kind.CHECKPOINT
     if is_file and path.stat().st_size:
         if is_zip(path):
@@ -72,12 +89,77 @@ def kind_of(path: Path) -> Kind:
     require_hdf5(path)
     with safe_h5.open_h5(path) as file:
         if safe_h5.has(file, "model_weights") or "layer_names" in file.attrs:
-            from rnnconvert.containers.keras1 import is_keras1
-
             return Kind.KERAS_1 if is_keras1(file) else Kind.KERAS_H5
-        from rnnconvert.containers.keras_weights import is_keras_weights  # few files need it
-
         return Kind.KERAS_WEIGHTS if is_keras_weights(file) else Kind.KERAS_H5
+
+
+def _is_surely_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5, and no index beside it makes its name that of a checkpoint."""
+    try:
+        return is_hdf5(path) and not path.with_name(f"{path.name}.index").exists()
+    except OSError:
+        return False
+
+
+def _is_checkpoint(path: Path) -> bool:
+    from rnnconvert.containers.checkpoint import find_checkpoint  # an HDF5 file needs none of it
+
+    return find_checkpoint(path) is not None
+
+
+def is_saved_model(path: Path) -> bool:
+    """Whether a directory is a SavedModel, or what is left of one without its graph."""
+    if not path.is_dir():
+        return False
+    if any((path / name).is_file() for name in _SAVED_MODELS):
+        return True
+    return any((path / name).is_file() for name in _BESIDE_THE_GRAPH)  # "assets" is any folder
+
+
+_NAMES = (".h5", ".hdf5", ".keras", ".pb")
+"""Files of these names are taken for models, though damaged, unless their content is another."""
+
+
+def seems_model(path: Path) -> bool:
+    """Whether a file in a folder is to be worked on: by its content, or its name if it has none.
+
+    Raises:
+        UnreadableInputError: it can't be read.
+    """
+    if is_hdf5(path):
+        with safe_h5.open_h5(path) as file:
+            is_keras = safe_h5.has(file, "model_weights") or "layer_names" in file.attrs
+            return is_keras or is_keras_weights(file)
+    if is_zip(path):
+        with SafeZip(path, path.stat().st_size) as archive:
+            return "config.json" in archive.members
+    return path.suffix in _NAMES
+
+
+def is_keras1(file: h5py.File) -> bool:
+    """Whether Keras 1 wrote an HDF5 file: by its version, or by how its arrays are called."""
+    weights = file
+    if safe_h5.has(file, "model_weights"):
+        weights = safe_h5.get_group(file, "model_weights")
+    version = safe_h5.text_attribute(weights, "keras_version") or safe_h5.text_attribute(
+        file, "keras_version"
+    )
+    if version is not None:
+        return version.startswith("1.")
+    for group in safe_h5.strings(weights, "layer_names") or []:
+        names = safe_h5.strings(safe_h5.get_group(weights, group), "weight_names") or []
+        if any(KERAS_1_NAME.fullmatch(name.removesuffix(":0")) for name in names):
+            return True
+    return False
+
+
+def is_keras_weights(file: h5py.File) -> bool:
+    """Whether an opened HDF5 file is a `.weights.h5` of the newer form."""
+    if "layer_names" in file.attrs or safe_h5.has(file, "model_weights"):
+        return False
+    return safe_h5.has(file, VARS) or any(
+        name.startswith((LAYERS, OLD_LAYERS)) for name in safe_h5.names(file)
+    )
 
 
 def _refuse_served(path: Path) -> None:
@@ -91,8 +173,7 @@ def _refuse_served(path: Path) -> None:
 
 def _refuse_without_graph(path: Path) -> None:
     """A SavedModel's directory of which only other files were copied."""
-    others = ("keras_metadata.pb", "fingerprint.pb", "variables/variables.index", "assets")
-    found = [name for name in others if (path / name).exists()]
+    found = [name for name in _BESIDE_THE_GRAPH if (path / name).exists()]
     if not found:
         return
     checkpoint = path / "variables" / "variables"

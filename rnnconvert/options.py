@@ -2,25 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict
 
 from rnnconvert.errors import UsageError
-from rnnconvert.tf1.stack import StackOptions
-from rnnconvert.verification.custom_objects import import_objects
-from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.permissions import Permissions
 
 LEVELS = ("none", "weights", "layers", "model")
 CONTAINERS = ("h5", "keras", "weights", "savedmodel", "graph", "checkpoint", "npz")
 SUFFIX = ".portable"
 SUFFIXES = {"cudnn-to-keras": SUFFIX, "keras-to-cudnn": ".cudnn"}
 """Each converting command, and what it puts into the name of its output."""
-_INPUTS = tuple(field.name for field in fields(Inputs))
-_STACK = tuple(field.name for field in fields(StackOptions))
 NAMES = ("tf1", "keras")
 DEVICES = ("auto", "cpu", "gpu")
+LONGER = (7, 32, 128, 512)
+"""Lengths that are tried for unknown dimensions, where convolutions and pooling need more."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """How the random inputs of the levels `layers` and `model` are made, and the tolerances.
+
+    Attributes:
+        seed: of numpy's default generator.
+        batch: batch size; a model with a fixed one keeps its own. Default 3.
+        timesteps: length of dimensions that the model leaves open. Default 7.
+        rtol, atol: the tolerance is atol + rtol * largest output; None derives it.
+    """
+
+    seed: int = 0
+    batch: int | None = None
+    timesteps: int | None = None
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UsageError(f"{name}={value}: expected a number from 0")
+        for name, least in (("seed", 0), ("batch", 1), ("timesteps", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(f"{name}={value}: expected {least} or more")
+
+    @property
+    def asked_tolerance(self) -> bool:
+        return self.atol is not None or self.rtol is not None
+
+    def tolerance(self, scale: float) -> float:
+        """The tolerance that was asked for, of outputs as large as `scale`."""
+        return (self.atol or 0.0) + (self.rtol or 0.0) * scale
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths to try for open dimensions, in order."""
+        return LONGER if self.timesteps is None else (self.timesteps,)
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """What a checkpoint can't tell, and the caller may.
+
+    Attributes:
+        scope: only stacks in this scope (or its name itself).
+        cell, num_layers, num_units, input_size, direction: of a raw buffer.
+        forget_bias: of LSTM cells; None is TensorFlow's default for the class.
+        activation: of cells that have a choice, as Keras calls it; None is "tanh" and an
+            assumption.
+    """
+
+    scope: str | None = None
+    cell: str | None = None
+    num_layers: int | None = None
+    num_units: int | None = None
+    input_size: int | None = None
+    direction: str | None = None
+    forget_bias: float | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What of a model file may run.
+
+    Attributes:
+        allow_code: Lambda layers, whose code is in the file.
+        custom_objects: name to class or function, for custom layers.
+    """
+
+    allow_code: bool = False
+    custom_objects: Mapping[str, Any] = field(default_factory=dict)
+
+
+_INPUTS = tuple(field.name for field in fields(Inputs))
+_STACK = tuple(field.name for field in fields(StackOptions))
+
+
+_DECISIVE = (
+    "to", "verify", "target", "optimizer", "device", "strict", "names", "ignore_dropout", "unroll",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +127,7 @@ class Options:
         permissions: which code of the model file may run for that.
         stack: what a checkpoint does not tell of its RNN stacks.
         names: of the variables in a converted checkpoint: "tf1" or "keras".
-        ignore_dropout, unroll: of the lowering of graphs, see `lowering.Options`.
+        ignore_dropout, unroll: of the lowering of graphs, see `LoweringOptions`.
         max_bytes: what parts of an input may take unpacked; None for what its size allows.
     """
 
@@ -105,6 +188,17 @@ class Options:
         return cls(
             inputs=Inputs(**inputs), permissions=permissions, stack=StackOptions(**stack), **named
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What decides the result of a conversion, for a report."""
+        chosen = {name: getattr(self, name) for name in _DECISIVE}
+        return {
+            **chosen,
+            **vars(self.inputs),
+            **vars(self.stack),
+            "allow_code": self.permissions.allow_code,
+            "custom_objects": sorted(self.permissions.custom_objects),
+        }
 
     @property
     def suffix(self) -> str:
@@ -173,3 +267,38 @@ class ConvertKeywords(VerifyKeywords, total=False):
     names: Literal["tf1", "keras"]
     ignore_dropout: bool
     unroll: int | None
+
+
+def import_objects(specs: Iterable[str]) -> dict[str, Any]:
+    """Import classes and functions.
+
+    Args:
+        specs: "module:name", where the name is a class, a function, or a dict of such by name.
+
+    Returns:
+        Keras' `custom_objects`: name to class or function.
+
+    Raises:
+        UsageError: not of that form, or there is no such thing.
+    """
+    found: dict[str, Any] = {}
+    for spec in specs:
+        module_name, _, attribute = spec.partition(":")
+        if not module_name or not attribute:
+            raise UsageError(f"--custom-objects {spec!r}: expected module:name")
+        try:
+            value: Any = importlib.import_module(module_name)
+        except Exception as error:  # whatever the user's module raises, or a name that is none
+            told = f"{type(error).__name__}: {error}"
+            raise UsageError(f"--custom-objects {spec}: can't be imported ({told})") from error
+        for part in attribute.split("."):
+            if not hasattr(value, part):
+                raise UsageError(f"--custom-objects {spec}: {module_name} has no {attribute}")
+            value = getattr(value, part)
+        if isinstance(value, Mapping):
+            found.update(value)
+        elif callable(value):
+            found[getattr(value, "__name__", attribute)] = value
+        else:
+            raise UsageError(f"--custom-objects {spec}: expected a class, a function or a dict")
+    return found

@@ -2,6 +2,8 @@
 
 A temporary file beside the target, patched and verified there, flushed to disk, then renamed. A
 kill at any moment leaves the target as it was and at most one file with the prefix `.rnnconvert-`.
+
+What takes long to import stands in functions: `inspect` imports this, and mostly writes nothing.
 """
 
 from __future__ import annotations
@@ -9,10 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -124,12 +123,7 @@ def check_report(report: Path, models: Iterable[Path], *, is_read: bool) -> None
         UsageError: the report would replace a model, or lie in the directory of one.
         OutputError: it can't be written, or would replace what is no report.
     """
-    try:
-        for path in models:
-            refuse_overlap([path], report, what="report")
-    except UsageError as error:
-        raise UsageError("the report would replace a model, or a part of one",
-                         path=str(report)) from error  # fmt: skip
+    _refuse_over_models(report, models, "report")
     if report.exists():
         if not report.is_file():
             raise OutputError("the report's path is not a regular file", path=str(report))
@@ -137,6 +131,78 @@ def check_report(report: Path, models: Iterable[Path], *, is_read: bool) -> None
             raise OutputError("the file exists and is no report; it is kept", path=str(report))
     if not (is_read and report.exists()):
         _require_writable(report.parent)
+
+
+def check_appendable(path: Path, models: Iterable[Path]) -> None:
+    """Refuse a text file that would be appended to a model, or can't be written.
+
+    Args:
+        path: the file to append to, or to make.
+        models: files and directories of inputs and outputs.
+
+    Raises:
+        UsageError: it is a model, or would lie in the directory of one.
+        OutputError: it can't be written, or holds something other than text.
+    """
+    for model in models:
+        refuse_overlap([model], path, what="text file")
+    if path.exists() and not path.is_file():
+        raise OutputError("expected a regular file to append to", path=str(path))
+    _require_writable(path.parent)
+    with write_errors(path):
+        content = path.read_bytes() if path.exists() else b""
+    if b"\0" in content or not _is_utf8(content):
+        raise OutputError("the file exists and is no text; it is kept", path=str(path))
+
+
+def append_text(path: Path, content: str) -> None:
+    """Append to a small text file; what can't be encoded is escaped."""
+    with write_errors(path), path.open("ab") as file:
+        file.write(content.encode("utf-8", "backslashreplace"))
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def check_page(page: Path, others: Iterable[Path]) -> None:
+    """As `check_report`, for the page of `--html`, which replaces a page of ours only."""
+    _refuse_over_models(page, others, "page")
+    if page.exists():
+        if not page.is_file():
+            raise OutputError("the page's path is not a regular file", path=str(page))
+        if not _is_page(page):
+            raise OutputError("the file exists and is no page of rnnconvert; it is kept",
+                              path=str(page))  # fmt: skip
+    _require_writable(page.parent)
+
+
+def _refuse_over_models(written: Path, models: Iterable[Path], what: str) -> None:
+    try:
+        for path in models:
+            refuse_overlap([path], written, what=what)
+    except UsageError as error:
+        raise UsageError(f"the {what} would replace a model, or a part of one",
+                         path=str(written)) from error  # fmt: skip
+
+
+PAGE_MARK = '<meta name="generator" content="rnnconvert">'
+"""In each page of ours, near its beginning."""
+_MARK_WITHIN = 1000
+
+
+def _is_page(path: Path) -> bool:
+    """Whether a file holds nothing, or what `--html` wrote."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MARK_WITHIN)
+    except OSError:
+        return False
+    return not start or PAGE_MARK.encode() in start
 
 
 def _is_report(path: Path) -> bool:
@@ -156,6 +222,15 @@ def _require_writable(directory: Path) -> None:
         raise OutputError(f"the directory {directory} is not writable")
 
 
+def bytes_of(path: Path) -> int:
+    """Of a file, or of all files in a directory; 0 for what can't be looked at."""
+    with contextlib.suppress(OSError):
+        if path.is_dir():
+            return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        return path.stat().st_size
+    return 0
+
+
 def scratch_directory() -> Path:
     """Where temporary files lie that are no output's.
 
@@ -163,6 +238,8 @@ def scratch_directory() -> Path:
         OutputError: there is no such place.
     """
     try:
+        import tempfile
+
         return Path(tempfile.gettempdir())
     except OSError as error:
         raise OutputError(f"no directory for temporary files: {error.strerror}") from error
@@ -172,6 +249,8 @@ def scratch_directory() -> Path:
 def temporary_file(directory: Path, suffix: str) -> Iterator[Path]:
     """An empty file of our own in `directory`, removed on the way out if it is still there."""
     try:
+        import tempfile
+
         handle, name = tempfile.mkstemp(suffix, PREFIX, directory)
     except OSError as error:
         raise OutputError(f"can't write to {directory}: {error.strerror}") from error
@@ -188,6 +267,8 @@ def temporary_file(directory: Path, suffix: str) -> Iterator[Path]:
 def temporary_directory(parent: Path) -> Iterator[Path]:
     """A directory with the prefix in `parent`, removed at the end with all that is left in it."""
     try:
+        import tempfile
+
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
     except OSError as error:
         raise OutputError(f"can't write to {parent}: {error.strerror}") from error
@@ -195,7 +276,7 @@ def temporary_directory(parent: Path) -> Iterator[Path]:
         yield path
     finally:
         with uninterrupted():
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_tree(path)
 
 
 @contextmanager
@@ -285,7 +366,13 @@ def _take_place(temporary: Path, output: Path) -> None:
             os.rename(output, temporary)
         _bring_back([(aside, output)])
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    _remove_tree(aside)
+
+
+def _remove_tree(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _bring_back(aside: Sequence[tuple[Path, Path]]) -> None:
@@ -296,7 +383,7 @@ def _bring_back(aside: Sequence[tuple[Path, Path]]) -> None:
 
 def _unused_name(target: Path) -> Path:
     """Beside `target`, for what it replaces."""
-    return target.with_name(f"{PREFIX}{secrets.token_hex(8)}.old")
+    return target.with_name(f"{PREFIX}{os.urandom(8).hex()}.old")
 
 
 @contextmanager
@@ -328,7 +415,7 @@ def _make_ready(temporary: Path, output: Path) -> None:
 
 def _usual_mode(directory: Path) -> int:
     """Permissions of a new file there, asked by making one: the umask can't be read on its own."""
-    probe = directory / f"{PREFIX}{secrets.token_hex(8)}"
+    probe = directory / f"{PREFIX}{os.urandom(8).hex()}"
     handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         return os.fstat(handle).st_mode & 0o777

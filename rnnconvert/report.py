@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import json
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert.errors import DifferenceError, NotConvertibleError
-from rnnconvert.plan import OptimizerPlan
 
 SCHEMA = 1
 EQUIVALENT = "equivalent"
@@ -42,12 +41,43 @@ class Assumption:
 
 
 @dataclass(frozen=True)
+class Part:
+    """How far two models differ in one layer or output.
+
+    Attributes:
+        name: of the layer or output.
+        max_abs, tolerance: the largest difference there, and what is allowed.
+        by_step: the largest difference at each time step; of some steps together where there are
+            many; empty where it has no time steps.
+    """
+
+    name: str
+    max_abs: float
+    tolerance: float
+    by_step: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON has no infinity, which therefore is a text."""
+        return {
+            "name": self.name,
+            "max_abs": _number(self.max_abs),
+            "tolerance": _number(self.tolerance),
+            "by_step": [_number(value) for value in self.by_step],
+        }
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+@dataclass(frozen=True)
 class LevelResult:
     """Outcome of one level of verification; `reason` says why it was skipped.
 
     `worst` is the place of the worst element; `first_difference`, where a model failed, the first
     layer in the order of execution whose output differs. `excused` is a skipped level that leaves
-    no doubt: it was not asked for, or the model has nothing that it could run.
+    no doubt: it was not asked for, or the model has nothing that it could run. `parts` are the
+    layers or outputs that were compared, in the order of the model.
     """
 
     status: str
@@ -62,11 +92,15 @@ class LevelResult:
     seed: int | None = None
     first_difference: str | None = None
     excused: bool = False
+    parts: tuple[Part, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if value is not None}
         if not self.excused:
             del found["excused"]
+        del found["parts"]
+        if self.parts:
+            found["parts"] = [part.to_dict() for part in self.parts]
         return found
 
     @classmethod
@@ -96,7 +130,8 @@ class LevelResult:
 
         worst = max(results, key=badness)
         details = "; ".join(result.detail for result in results if result.detail)
-        return replace(worst, detail=details or None)
+        parts = tuple(part for result in results for part in result.parts)
+        return replace(worst, detail=details or None, parts=parts)
 
     def failure(self, name: str) -> str:
         """The sentence of the error that follows from a failed level."""
@@ -145,6 +180,68 @@ class FileInfo:
 
 
 @dataclass(frozen=True)
+class TensorRecord:
+    """What became of one stored tensor."""
+
+    source: str
+    target: str
+    operation: str = "none"
+    lossless: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One recurrent layer, direction of a stack, or op, as a report has it, of every kind of model.
+
+    Attributes:
+        path: where it is in the model.
+        source_layout, target_layout: the JSON's "from" and "to".
+        parameters: number of weights before, after, and by the formula of the first layout.
+        more: what only some kinds have: an op of a graph may compute several "layers" at once.
+    """
+
+    path: str
+    class_name: str
+    cell: str | None
+    source_layout: str
+    target_layout: str
+    units: int | None
+    input_dim: int | None
+    direction: str | None
+    flags: Sequence[str] = ()
+    parameters: tuple[int | None, int | None, int | None] = (None, None, None)
+    tensors: tuple[TensorRecord, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "class_name": self.class_name,
+            "cell": self.cell,
+            "from": self.source_layout,
+            "to": self.target_layout,
+            "units": self.units,
+            "input_dim": self.input_dim,
+            **self.more,
+            "direction": self.direction,
+            "flags": list(self.flags),
+            "params": dict(zip(("from", "to", "formula"), self.parameters, strict=True)),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+        }
+
+
+@dataclass(frozen=True)
+class OptimizerRecord:
+    """What became of the optimizer's state: `state` is "converted", "dropped" or "absent"."""
+
+    state: str = "absent"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """All that a run of rnnconvert has to say of one input.
 
@@ -156,7 +253,7 @@ class Report:
     output: FileInfo | None = None
     layers: tuple[Any, ...] = ()
     config_changes: tuple[Any, ...] = ()
-    optimizer: OptimizerPlan = field(default_factory=OptimizerPlan)
+    optimizer: OptimizerRecord = field(default_factory=OptimizerRecord)
     weights_level: LevelResult = field(default_factory=lambda: LevelResult("skipped"))
     layers_level: LevelResult = field(default_factory=lambda: LevelResult("skipped"))
     model_level: tuple[LevelResult, ...] = ()
@@ -165,6 +262,7 @@ class Report:
     problems: tuple[str, ...] = ()
     verdict: str = "unverified"
     assumptions: tuple[Assumption, ...] = ()
+    exported: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_equivalent:
@@ -277,9 +375,12 @@ class Report:
             "problems": list(self.problems),
             "verdict": self.verdict,
             "proved": self.proved,
+            **({"exported": [each.to_dict() for each in self.exported]} if self.exported else {}),
         }
 
     def to_json(self) -> str:
+        import json
+
         return json.dumps(self.to_dict(), indent=2, default=str)
 
 
@@ -318,7 +419,10 @@ def tool_versions() -> dict[str, str | None]:
     return versions
 
 
+@functools.cache
 def _version(name: str) -> str | None:
+    import importlib.metadata  # takes a while, and only a report needs it
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -327,6 +431,8 @@ def _version(name: str) -> str | None:
 
 def sha256(*files: Path) -> str:
     """SHA-256 of files one after another, read in pieces."""
+    import hashlib
+
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:
@@ -335,6 +441,41 @@ def sha256(*files: Path) -> str:
     return digest.hexdigest()
 
 
+@contextmanager
+def sha256_meanwhile(path: Path, *, wanted: bool) -> Iterator[Callable[[], str | None]]:
+    """Inside, the SHA-256 of a file is computed in a thread of its own.
+
+    Args:
+        wanted: else nothing is computed.
+
+    Yields:
+        A function that waits for it, and returns it, or None if it is not wanted; raises OSError.
+    """
+    import hashlib
+    from concurrent.futures import ThreadPoolExecutor
+
+    stopped = False
+
+    def compute() -> str:
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while not stopped and (piece := file.read(2**20)):
+                digest.update(piece)
+        return digest.hexdigest()
+
+    if not wanted:
+        yield lambda: None
+        return
+    with ThreadPoolExecutor(1) as pool:
+        computed = pool.submit(compute)
+        try:
+            yield computed.result
+        finally:
+            stopped = True
+
+
 def _tree_sha256(directory: Path, files: Sequence[Path]) -> str:
+    import hashlib
+
     lines = (f"{file.relative_to(directory).as_posix()} {sha256(file)}\n" for file in files)
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,8 +1,10 @@
-"""Fixtures of all test rooms."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,21 @@ import pytest
 from helpers import Result
 
 from rnnconvert.cli.main import main
+
+ANCHORS = {1: "different", 2: "usage", 3: "unreadable|memory", 4: "not-convertible", 5: "output"}
+"""What explains an error, by its exit code."""
+
+
+def without_anchors(err: str, code: int) -> str:
+    """Messages without the anchor that each error must end in; tests name the rest."""
+    any_anchor = "|".join(ANCHORS.values())
+    errors = re.findall(r"^(?:\x1b\[\d+m)?[Ee]rror:", err, re.MULTILINE)
+    pattern = re.compile(rf"(?: |\n  )\(see docs/errors\.md#({any_anchor})\)$", re.MULTILINE)
+    anchors = pattern.findall(err)
+    assert len(anchors) == len(errors), err
+    if len(errors) == 1 and code in ANCHORS:
+        assert re.fullmatch(ANCHORS[code], anchors[0]), err
+    return pattern.sub("", err)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +53,20 @@ def cli(
             code = stop.code or 0
         assert isinstance(code, int)
         out, err = capsys.readouterr()
-        return Result(code, out, err)
+        return Result(code, out, without_anchors(err, code))
 
     return run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)` each n-th variant is a default test; all are in the sweeps."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None or item.get_closest_marker("corpus") is not None:
+            continue
+        name = item.nodeid.partition("[")[0]
+        if seen[name] % mark.args[0]:
+            item.add_marker(pytest.mark.corpus)
+        seen[name] += 1

@@ -193,7 +193,7 @@ def test_a_keras_file_of_a_savedmodel_does_not_go_into_it(cli, tmp_path):
 
 @pytest.mark.parametrize("foreign", ["notes.txt", "variables/mine.npz", "data/x"])
 def test_a_directory_with_more_than_a_model_is_kept(tmp_path, foreign):
-    graphs = pytest.importorskip("rnnconvert.conversion.graphs")
+    graphs = pytest.importorskip("rnnconvert.graphs.convert")
     output = tmp_path / "saved"
     (output / "variables").mkdir(parents=True)
     (output / "assets").mkdir()

@@ -11,12 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers import make_model_h5, snapshot
+from jobs import JOBS, model, prepare
 
-import rnnconvert
-from rnnconvert.containers.checkpoint import write_checkpoint
 from rnnconvert.errors import OutputError
 
 resource = pytest.importorskip("resource", reason="limits of POSIX")
@@ -34,55 +32,29 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def model(folder: Path) -> Path:
-    return make_model_h5(folder / "m.h5", cells=["lstm"], names=["a"], units=[6])
+GROWING = (
+    "h5", "to keras", "to weights", "in place", "gzip", "inverse", ".weights.h5",
+    "checkpoint", "checkpoint to h5", "checkpoint to npz", "checkpoint of version 1",
+)  # fmt: skip
+"""The jobs whose files are small enough for the sizes below."""
 
 
-def weights(folder: Path) -> Path:
-    source = FIXTURES / "keras_zip/tf212/seq_lstm/new.weights.h5"
-    return Path(shutil.copy(source, folder / "m.weights.h5"))
-
-
-def checkpoint(folder: Path) -> Path:
-    values = np.random.default_rng(1).normal(size=(11, 24)).astype("float32")
-    cell = "a/rnn/basic_lstm_cell"
-    tensors = {f"{cell}/kernel": values, f"{cell}/bias": values[0]}
-    write_checkpoint(folder / "c.index", folder / "c.data-00000-of-00001", tensors)
-    return folder / "c"
-
-
-JOBS = {
-    "h5": (model, {}),
-    "keras": (model, {"to": "keras"}),
-    "weights of a model": (model, {"to": "weights"}),
-    "in place": (model, {"in_place": True}),
-    "gzip": (lambda folder: make_model_h5(folder / "m.h5", compression="gzip"), {}),
-    ".weights.h5": (weights, {}),
-    "stack": (checkpoint, {"to": "h5", "forget_bias": 1.0}),
-    "checkpoint": (checkpoint, {"names": "keras", "forget_bias": 1.0}),
-}
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_every_size_at_which_a_file_can_not_grow(tmp_path, monkeypatch, job):
-    make, options = JOBS[job]
-    folder, scratch = tmp_path / "work", tmp_path / "scratch"
-    folder.mkdir()
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    source = make(folder)
+@pytest.mark.parametrize("name", GROWING)
+def test_every_size_at_which_a_file_can_not_grow(tmp_path, monkeypatch, name):
+    job, folder = JOBS[name], tmp_path / "work"
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "scratch"))
+    source, output = prepare(folder, job, old=False)
     before = snapshot(folder)
     told: list[str] = []
     for size in (0, 1, 96, 512, 800, 2048, 2100, 4096, 6000, 8192, 9000, 12000, 16384, 20000):
         try:
             with largest_file(size):
-                rnnconvert.convert(source, verify="weights", **options)
+                job.run(source, output, force=False, verify="weights")
         except OutputError as error:
             told.append(str(error))
         else:
             break
         assert snapshot(folder) == before
-        assert not snapshot(scratch)
     assert len(told) > 2
     assert all("can't be written: the file would be larger" in text for text in told), told
 

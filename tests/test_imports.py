@@ -102,9 +102,10 @@ class Watch:
 sys.meta_path.insert(0, Watch())
 """
     for module in (
-        "conversion.keras_h5",
-        "inspection.keras",
-        "containers.keras_h5",
+        "keras_models.convert",
+        "keras_models.inspect",
+        "keras_models.files.h5",
         "containers.safe_h5",
+        "kinds",
     ):
         assert "h5py" in imported_by(f"{watch}\nimport rnnconvert.{module}\n")

@@ -20,8 +20,8 @@ import pytest
 from helpers import make_model_h5, snapshot
 
 import rnnconvert
-from rnnconvert.containers import keras_h5
 from rnnconvert.errors import OutputError, UsageError
+from rnnconvert.keras_models.files import h5_patch
 
 INTERRUPTED = "interrupted; no unfinished output is left"
 OLD = b"an older file of the user"
@@ -72,8 +72,8 @@ def runs_with_faults(
         faults = Faults(fail_at, error, after)
         with pytest.MonkeyPatch.context() as monkeypatch:
             faults.watch(monkeypatch, tempfile, "mkstemp")
-            faults.watch(monkeypatch, keras_h5, "copy_around")
-            faults.watch(monkeypatch, keras_h5, "apply_edit")
+            faults.watch(monkeypatch, h5_patch, "copy_around")
+            faults.watch(monkeypatch, h5_patch, "apply_edit")
             faults.watch(monkeypatch, os, "fsync")
             faults.watch(monkeypatch, os, "replace")
             yield faults
@@ -201,15 +201,15 @@ STALLED = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from rnnconvert.cli.main import main
-from rnnconvert.containers import keras_h5
+from rnnconvert.keras_models.files import h5_patch
 edits = []
-def stall(*arguments, original=keras_h5.apply_edit):
+def stall(*arguments, original=h5_patch.apply_edit):
     original(*arguments)
     edits.append(1)
-    if len(edits) == 5:  # the first bias: matrices are written by threads, biases by the main one
+    if len(edits) == 1:  # a bias: the main thread writes these, others write matrices
         print("now", flush=True)
         time.sleep(60)
-keras_h5.apply_edit = stall
+h5_patch.apply_edit = stall
 main()
 """
 
@@ -362,7 +362,7 @@ def test_the_directory_must_exist(tmp_path):
 def test_the_directory_must_be_writable(tmp_path, monkeypatch):
     model = make_model_h5(tmp_path / "m.h5")
     monkeypatch.setattr(os, "access", lambda path, mode, **_: mode != os.W_OK)
-    monkeypatch.setattr(keras_h5, "apply_edit", pytest.fail)
+    monkeypatch.setattr(h5_patch, "apply_edit", pytest.fail)
     with pytest.raises(OutputError, match="is not writable"):
         rnnconvert.convert(model, verify="layers")
 
@@ -403,13 +403,13 @@ def test_a_replaced_output_keeps_its_permissions(tmp_path):
 
 def test_an_input_that_changes_meanwhile_is_noticed(tmp_path, monkeypatch):
     model = make_model_h5(tmp_path / "m.h5")
-    original = keras_h5.apply_edit
+    original = h5_patch.apply_edit
 
     def disturbed(*arguments: Any) -> None:
         original(*arguments)
         os.utime(model, ns=(1, 1))
 
-    monkeypatch.setattr(keras_h5, "apply_edit", disturbed)
+    monkeypatch.setattr(h5_patch, "apply_edit", disturbed)
     with pytest.raises(rnnconvert.UnreadableInputError, match="the input was changed"):
         rnnconvert.convert(model, verify="layers")
     assert [path.name for path in tmp_path.iterdir()] == ["m.h5"]

@@ -166,7 +166,10 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path, way, how, when):
         arguments = [way, str(folder), str(number), how, when]
         done = subprocess.run(
             [sys.executable, "-c", KILLED, *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+            },
             check=False,
         )
         codes.append(done.returncode)

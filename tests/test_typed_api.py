@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rnnconvert.errors import UsageError
+from rnnconvert.exports.options import ExportKeywords, ExportOptions
 from rnnconvert.options import ConvertKeywords, Options
 
 ROOT = Path(__file__).parents[1]
@@ -21,11 +22,13 @@ words: str = report.verdict
 other: Report = rnnconvert.verify("a.h5", "b.h5", rtol=1e-3, custom_objects=["module:name"])
 found = rnnconvert.inspect("a.h5", forget_bias=1.0)
 document: dict[str, object] = found.to_dict()
+third: Report = rnnconvert.export("a.h5", "b.onnx", opset=17, stateful_step=True, batch=2)
 """
 WRONG = {
     "an unknown keyword": 'rnnconvert.convert("a.h5", colour="red")',
     "another value": 'rnnconvert.convert("a.h5", verify="everything")',
     "another type": 'rnnconvert.verify("a.h5", "b.h5", batch="4")',
+    "of an export": 'rnnconvert.export("a.h5", "b.onnx", quantize="int4")',
     "of another function": 'rnnconvert.inspect("a.h5", in_place=True)',
 }
 
@@ -54,6 +57,10 @@ def test_the_keywords_are_those_that_are_taken():
         Options.of(**{name: None if name == "custom_objects" else _some(name)})
     with pytest.raises(UsageError, match="unknown option colour"):
         Options.of(colour="red")
+    own = {"to", "opset", "quantize", "stateful_step", "allow_select_ops"}
+    assert own < set(ExportKeywords.__annotations__)
+    for name in set(ExportKeywords.__annotations__) - own - {"custom_objects"}:
+        ExportOptions.of(**{name: _some(name)})
 
 
 def _some(name: str) -> object:

@@ -12,7 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rnnconvert.cli.ci import CiFiles
 from rnnconvert.cli.output import Output
+from rnnconvert.cli.supervise import working_on
+from rnnconvert.containers import deadline
 from rnnconvert.errors import (
     ConversionError,
     OutputError,
@@ -22,9 +25,9 @@ from rnnconvert.errors import (
 )
 
 if TYPE_CHECKING:
+    from rnnconvert.cli.progress_bar import ProgressBar
     from rnnconvert.options import Options
     from rnnconvert.publish import Footprint
-    from rnnconvert.report import Report
 
 NEEDS_WORK = 1
 
@@ -35,50 +38,103 @@ def convert_all(
     paths: Sequence[Path],
     output_path: str | None = None,
     jobs: int = 1,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    resume: bool = False,
+    summary: str | None = None,
+    annotations: str | None = None,
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins. An interrupted run reports what it did."""
+    from rnnconvert.commands.folder import Wanted, find_models, mirrored
     from rnnconvert.options import Options
 
-    target = _output_path(output_path)
-    chosen = Options.of(hashes=output.wants_report, **options)
-    if len(paths) > 1 and target is not None and not target.is_dir():
-        raise UsageError("with several inputs the output must be an existing directory",
-                         path=str(target))  # fmt: skip
-    _refuse_clashes(output, paths, target, chosen)
+    chosen = Options.of(hashes=output.documents.are_wanted, **options)
+    found = find_models(paths, Wanted(tuple(include), tuple(exclude)),
+                        None if output_path is None else Path(output_path))  # fmt: skip
+    models = [model.path for model in found.models]
+    ci = CiFiles(summary, annotations)
+    if not found.is_folder:
+        target = _output_path(output_path)
+        if len(models) > 1 and target is not None and not target.is_dir():
+            raise UsageError("with several inputs the output must be an existing directory",
+                             path=str(target))  # fmt: skip
+        pairs = list(zip(models, [target] * len(models), strict=True))
+        return _convert(output, ci, pairs, jobs, chosen, resume=resume)
+    root = None if output_path is None else Path(output_path)
+    if root is not None and root.exists() and not root.is_dir():
+        raise UsageError("with a folder as input the output must be a directory", path=str(root))
+    output.show_as_batch()
+    with mirrored(found.models, root, chosen) as targets:
+        work = list(zip(models, targets, strict=True))
+        return _convert(output, ci, work, jobs, chosen, resume=resume, others=found.left_alone())
+
+
+def _convert(
+    output: Output,
+    ci: CiFiles,
+    pairs: Sequence[Pair],
+    jobs: int,
+    options: Options,
+    *,
+    resume: bool,
+    others: Sequence[str] = (),
+) -> int:
+    """Convert each model to its target, those apart that an earlier run has done."""
+    _refuse_clashes(output, ci, pairs, options)
     codes: dict[int, int] = {}
-    work = partial(_convert_one, target=target, options=chosen)
+    if resume:
+        pairs = _not_done(output, pairs, options)
+    paths = [path for path, _ in pairs]
     try:
-        for index, outcome in _outcomes(work, paths, jobs):
-            codes[index] = _tell(output, paths[index], *outcome, chosen)
+        with output.working_on(paths) as bar:
+            work = partial(_convert_one, options=options)
+            for index, outcome in _outcomes(work, pairs, jobs, bar, apart=not output.debug):
+                ci.add(paths[index], outcome, check=options.check)
+                codes[index] = _tell(output, paths[index], outcome, options)
+                output.documents.save()
     except KeyboardInterrupt:
         for index, path in enumerate(paths):
             if index not in codes:
-                output.failed_report(chosen.command, path, _interrupted())
-        output.finish()
+                output.unfinished(options.command, path, _interrupted())
+                ci.add(path, _interrupted())
+        output.finish(others)
+        ci.write()
         raise
-    output.finish()
-    return max(codes.values())
+    output.finish(others)
+    ci.write()
+    return max(codes.values(), default=0)
 
 
-def _tell(
-    output: Output,
-    path: Path,
-    report: Report | None,
-    error: ConversionError | None,
-    options: Options,
-) -> int:
+def _not_done(output: Output, pairs: Sequence[Pair], options: Options) -> list[Pair]:
+    """What an earlier run has not done; of the rest the report's entries are kept.
+
+    Raises:
+        UsageError: there is no report to go by.
+    """
+    from rnnconvert.commands.resume import read_entries, was_done
+
+    report = output.documents.report
+    if report is None:
+        raise UsageError("--resume needs --report FILE, which says what an earlier run has done")
+    output.show_as_batch()
+    entries, left = read_entries(report), []
+    for path, target in pairs:
+        entry = entries.get(str(path))
+        if entry is not None and was_done(entry, path, options):
+            output.done_before(str(path), entry)
+        else:
+            left.append((path, target))
+    return left
+
+
+def _tell(output: Output, path: Path, outcome: Outcome, options: Options) -> int:
     """Print the outcome of one conversion; returns its exit code."""
-    if report is not None:
-        output.conversion(report, options, failed=error is not None)
-    else:
-        output.failed_report(options.command, path, error)
-    if error is not None:
-        if output.debug:
-            output.traceback(error)
-        output.error(error)
-        return error.exit_code
-    needs_work = report is not None and report.verdict != "nothing-to-convert"
+    if isinstance(outcome, ConversionError):
+        output.failure(options.command, path, outcome)
+        return outcome.exit_code
+    output.conversion(outcome, options)
+    needs_work = outcome.verdict != "nothing-to-convert"
     return NEEDS_WORK if options.check and needs_work else 0
 
 
@@ -86,50 +142,100 @@ def _interrupted() -> ConversionError:
     return ConversionError("interrupted before it was done")
 
 
-def inspect_all(output: Output, *, paths: Sequence[Path], **options: Any) -> int:
+def export_one(output: Output, *, path: Path, output_path: str, **options: Any) -> int:
+    """Export one model."""
+    from rnnconvert.exports import export_model
+    from rnnconvert.exports.options import ExportOptions
+
+    chosen = ExportOptions.of(hashes=output.documents.are_wanted, **options)
+    target = _output_path(output_path)
+    assert target is not None
+    _check_report(output, [path, target])
+    code = 0
+    working_on(path)
+    try:
+        with output.working_on([path]) as bar:
+            if bar is not None:
+                bar.begin(path)
+            report = export_model(path, target, chosen)
+        output.exported(report)
+    except ConversionError as error:
+        output.failure("export", path, error)
+        code = error.exit_code
+    output.finish()
+    return code
+
+
+def inspect_all(
+    output: Output,
+    *,
+    paths: Sequence[Path],
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    **options: Any,
+) -> int:
     """Inspect every input; the worst exit code wins."""
-    from rnnconvert import inspection
+    from rnnconvert.commands.folder import Wanted, find_models
     from rnnconvert.options import Options
 
+    found = find_models(paths, Wanted(tuple(include), tuple(exclude)))
+    paths = [model.path for model in found.models]
+    if found.is_folder:
+        output.show_as_batch()
     _check_report(output, paths)
-    chosen = Options.of(hashes=output.wants_report, **options)
+    chosen = Options.of(hashes=output.documents.are_wanted, **options)
     codes = []
-    for path in paths:
-        try:
-            output.inspection(inspection.run(path, chosen))
-            codes.append(0)
-        except ConversionError as error:
-            if output.debug:
-                output.traceback(error)
-            output.failed_report("inspect", path, error)
-            output.error(error)
-            codes.append(error.exit_code)
-    output.finish()
+    work = partial(_inspect_one, options=chosen)
+    with output.working_on(paths) as bar:
+        pairs = [(path, None) for path in paths]
+        for index, outcome in _outcomes(work, pairs, 1, bar, apart=not output.debug):
+            if isinstance(outcome, ConversionError):
+                output.failure("inspect", paths[index], outcome)
+                codes.append(outcome.exit_code)
+            else:
+                output.inspection(outcome)
+                codes.append(0)
+    output.finish(found.left_alone())
     return max(codes)
 
 
-def verify_pair(output: Output, *, original: Path, converted: Path, **options: Any) -> int:
+def verify_pair(
+    output: Output,
+    *,
+    original: Path,
+    converted: Path,
+    summary: str | None = None,
+    annotations: str | None = None,
+    **options: Any,
+) -> int:
     """Compare two files. A report that exists is one to check the files by."""
-    from rnnconvert import comparison
+    from rnnconvert.commands import verify as comparison
     from rnnconvert.options import Options
 
     _check_report(output, [original, converted], may_exist=True)
-    earlier = output.take_existing_report()
-    chosen = Options.of(hashes=output.wants_report, **options)
+    ci = CiFiles(summary, annotations)
+    ci.require_writable([file for path in (original, converted) for file in _files(path)])
+    earlier = output.documents.take_existing_report()
+    chosen = Options.of(hashes=output.documents.are_wanted, **options)
     code = 0
+    working_on(f"{original} or {converted}")
     try:
-        report = comparison.run(original, converted, chosen, earlier)
+        with output.working_on([original]) as bar:
+            if bar is not None:
+                bar.begin(original)
+            report = comparison.verify_paths(original, converted, chosen, earlier)
         output.comparison(report, earlier)
+        ci.add(converted, report)
     except ConversionError as error:
+        ci.add(converted, error)
         if error.report is not None:
             output.comparison(error.report, earlier)
+            output.error(error)
         else:
-            output.failed_report("verify", original, error)
-        if output.debug:
-            output.traceback(error)
-        output.error(error)
+            output.failure("verify", original, error)
         code = error.exit_code
     output.finish()
+    ci.write()
     return code
 
 
@@ -143,10 +249,8 @@ def _output_path(given: str | None) -> Path | None:
     return path
 
 
-def _refuse_clashes(
-    output: Output, paths: Sequence[Path], target: Path | None, options: Options
-) -> None:
-    """Two inputs must not be written to one place, nor one over another, nor the report over any.
+def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options: Options) -> None:
+    """Two inputs must not be written to one place, nor one over another, nor a text over any.
 
     Raises:
         UsageError: that would happen.
@@ -155,16 +259,18 @@ def _refuse_clashes(
     from rnnconvert.publish import refuse_clashes
 
     footprints = []
-    if len(paths) > 1 or output.writes_report:
-        footprints = [_footprint(path, target, options) for path in paths]
+    if len(pairs) > 1 or output.documents.are_written or ci.paths:
+        footprints = [_footprint(path, target, options) for path, target in pairs]
     refuse_clashes(footprints)
     reads = [path for each in footprints for path in each.reads]
-    output.check_report_path(reads, [p for each in footprints for p in each.writes])
+    writes = [path for each in footprints for path in each.writes]
+    output.documents.check_paths(reads, writes)
+    ci.require_writable([*reads, *writes])
 
 
 def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
     """What the conversion of one input reads and writes; of one that can't be read, nothing."""
-    from rnnconvert import conversion
+    from rnnconvert.commands import convert as conversion
     from rnnconvert.publish import Footprint
 
     try:
@@ -175,9 +281,9 @@ def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
 
 def _check_report(output: Output, paths: Sequence[Path], *, may_exist: bool = False) -> None:
     """Refuse a report that would replace a part of a model, before any work is done."""
-    if output.writes_report:
+    if output.documents.are_written:
         models = [file for path in paths for file in _files(path)]
-        output.check_report_path(models, [], may_exist=may_exist)
+        output.documents.check_paths(models, [], may_exist=may_exist)
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -194,32 +300,46 @@ def _files(path: Path) -> tuple[Path, ...]:
     return () if path.is_dir() else (path,)
 
 
-Outcome = tuple["Report | None", "ConversionError | None"]
+Outcome = Any
+"""What a command found or did, or the ConversionError that came instead."""
+Pair = tuple[Path, "Path | None"]
+"""A model, and where its output goes."""
 
 
 def _outcomes(
-    work: Callable[[Path], Outcome], paths: Sequence[Path], jobs: int
+    work: Callable[[Pair], Outcome],
+    pairs: Sequence[Pair],
+    jobs: int,
+    bar: ProgressBar | None,
+    *,
+    apart: bool,
 ) -> Iterator[tuple[int, Outcome]]:
-    """The index of each input and what became of it, in their order."""
-    if jobs == 1 or len(paths) == 1:
-        for index, path in enumerate(paths):
-            yield index, work(path)
+    """The index of each input and what became of it, in their order.
+
+    Args:
+        apart: each of several inputs may only cost itself, even if a library crashes on it.
+    """
+    if len(pairs) == 1 or (jobs == 1 and not (apart and deadline.is_allowed())):
+        for index, pair in enumerate(pairs):
+            working_on(pair[0])
+            if bar is not None:
+                bar.begin(pair[0])
+            outcome = work(pair)
+            if bar is not None:
+                bar.end(range(index + 1))
+            yield index, outcome
         return
-    from rnnconvert.cli.workers import Died, side_by_side
+    from rnnconvert.cli.workers import Died, in_workers
 
     done: dict[int, Outcome] = {}
     told = 0
     try:
-        for index, outcome in side_by_side(work, paths, min(jobs, len(paths))):
+        for index, outcome in in_workers(work, pairs, min(jobs, len(pairs))):
             if isinstance(outcome, Died):
-                outcome = (
-                    None,
-                    UnreadableInputError(
-                        f"the process that worked on it died ({outcome}); nothing was written",
-                        path=str(paths[index]),
-                    ),
-                )
+                outcome = UnreadableInputError(str(outcome), path=str(pairs[index][0]))
             done[index] = outcome
+            if bar is not None:
+                bar.end(list(done))
             while told in done:
                 yield told, done[told]
                 told += 1
@@ -229,10 +349,19 @@ def _outcomes(
         raise
 
 
-def _convert_one(path: Path, target: Path | None, options: Options) -> Outcome:
-    from rnnconvert import conversion
+def _inspect_one(pair: Pair, options: Options) -> Outcome:
+    from rnnconvert.commands import inspect as inspection
 
     try:
-        return conversion.run(path, target, options), None
+        return inspection.inspect_path(pair[0], options)
     except ConversionError as error:
-        return error.report, error
+        return error
+
+
+def _convert_one(pair: Pair, options: Options) -> Outcome:
+    from rnnconvert.commands import convert as conversion
+
+    try:
+        return conversion.convert_path(*pair, options)
+    except ConversionError as error:
+        return error

@@ -49,7 +49,7 @@ def _explain(output: Output, *, topic: str | None) -> int:
 
 def _explain_file(path: Path) -> None:
     from rnnconvert.explanations import files
-    from rnnconvert.inspection import keras
+    from rnnconvert.keras_models import inspect as keras
     from rnnconvert.kinds import KERAS, kind_of
 
     kind = kind_of(path)
@@ -58,11 +58,13 @@ def _explain_file(path: Path) -> None:
             f"{kind.title}: explain draws Keras files; 'rnnconvert inspect' shows this one",
             path=str(path),
         )
-    found = keras.run(path, kind, hashes=False)
+    found = keras.inspect_keras(path, kind, hashes=False)
     for warning in (*found.plan.warnings, *found.plan.problems):
         click.echo(f"warning: {_printable(warning)}", err=True)
     click.echo(f"{_printable(str(path))}\n")
-    click.echo("\n".join(_printable(line) for line in files.text(found).split("\n")), nl=False)
+    click.echo(
+        "\n".join(_printable(line) for line in files.explain_file(found).split("\n")), nl=False
+    )
 
 
 def _list() -> str:

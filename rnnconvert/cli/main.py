@@ -11,15 +11,18 @@ from typing import Any
 
 import click
 
+from rnnconvert.cli.ci import ci_options
+from rnnconvert.cli.config import read_variables
 from rnnconvert.cli.explain import explain
 from rnnconvert.cli.groups import GroupedCommand, option_group
 from rnnconvert.cli.opaque import opaque
+from rnnconvert.cli.report import report_command
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
+from rnnconvert.cli.supervise import INTERRUPTED
 from rnnconvert.cli.workers import stop_on_sigterm
-from rnnconvert.errors import OutputError, UsageError
+from rnnconvert.errors import ConversionError, OutputError, UsageError
 
-INTERRUPTED = 130
 LEVELS = ["none", "weights", "layers", "model"]
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -33,6 +36,12 @@ display_options = option_group(
         type=click.Path(readable=False),
         metavar="FILE",
         help="Write the JSON report to FILE, also on failure; - is stdout.",
+    ),
+    click.option(
+        "--html",
+        type=click.Path(readable=False),
+        metavar="FILE",
+        help="Write the report as a page to look at, also on failure.",
     ),
     click.option("--json", "as_json", is_flag=True, help="Print the JSON report to stdout."),
     click.option("--no-color", is_flag=True, help="No colours (as NO_COLOR does)."),
@@ -50,6 +59,16 @@ _PATHS = click.argument(
     type=click.Path(path_type=Path, readable=False),
     metavar="PATH...",
 )
+
+
+folder_options = option_group(
+    "Folders",
+    click.option("--include", multiple=True, metavar="GLOB",
+                 help="Of a folder only files of such names, or paths in it."),
+    click.option("--exclude", multiple=True, metavar="GLOB",
+                 help="Of a folder no files or directories of such names, or paths in it."),
+)  # fmt: skip
+"""For the commands that walk a directory which is no model."""
 
 
 def _choice(name: str, choices: list[str], default: str, text: str) -> Callable[[Command], Command]:
@@ -89,8 +108,12 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
             "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True,
             help="Inputs converted side by side.",
         ),
+        click.option(
+            "--resume", is_flag=True,
+            help="Go on where an earlier run with this --report was stopped.",
+        ),
     )  # fmt: skip
-    return lambda command: _PATHS(options(command))
+    return lambda command: _PATHS(folder_options(options(command)))
 
 
 _MAX_BYTES = click.option(
@@ -155,7 +178,8 @@ def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> 
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version,
     help="Show the version and exit.",
 )  # fmt: skip
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Make Keras models with cuDNN LSTM and GRU layers portable, and prove them equal.
 
     \b
@@ -163,12 +187,20 @@ def cli() -> None:
     rnnconvert cudnn-to-keras model.h5      convert, verify, write model.portable.h5
     rnnconvert keras-to-cudnn model.h5      the inverse, for an old stack: model.cudnn.h5
     rnnconvert verify old.h5 new.h5         compare two models numerically
+    rnnconvert export model.h5 -o m.onnx    to ONNX, TFLite or torch, proved in that runtime
     rnnconvert opaque size|unpack|pack      cuDNN's flat buffer of parameters
     rnnconvert explain [TOPIC|PATH]         the layouts in words and small pictures
+    rnnconvert report r.json -o r.html      a saved report as a page to look at
 
     Exit codes: 0 done or nothing to do; 1 a difference, or --check found work; 2 usage;
     3 unreadable input; 4 not convertible; 5 output exists or can't be written; 130 interrupted.
+
+    Options can also stand in [tool.rnnconvert] of pyproject.toml, and in variables like
+    RNNCONVERT_TARGET.
     """
+    from rnnconvert.cli.config import default_map
+
+    context.default_map = default_map(cli)
 
 
 @cli.command("cudnn-to-keras", cls=GroupedCommand, context_settings=_CONTEXT)
@@ -193,6 +225,7 @@ def cli() -> None:
 @option_group("Verification", _choice("--verify", LEVELS, "model", _DEEPEST))
 @verification_options
 @stack_options
+@ci_options
 @display_options
 def cudnn_to_keras(**arguments: Any) -> None:
     """Convert CuDNNLSTM and CuDNNGRU layers to LSTM and GRU(reset_after=True).
@@ -218,6 +251,7 @@ def cudnn_to_keras(**arguments: Any) -> None:
 @option_group("Verification", _choice("--verify", LEVELS, "model", _DEEPEST))
 @verification_options
 @stack_options
+@ci_options
 @display_options
 def keras_to_cudnn(**arguments: Any) -> None:
     """Convert LSTM and GRU(reset_after=True) layers to CuDNNLSTM and CuDNNGRU: the inverse.
@@ -232,8 +266,9 @@ def keras_to_cudnn(**arguments: Any) -> None:
     run_command(convert_all, {**arguments, "command": "keras-to-cudnn"})
 
 
-@cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
+@cli.command("inspect", cls=GroupedCommand, context_settings=_CONTEXT)
 @_PATHS
+@folder_options
 @option_group(
     "Reading and planning",
     _choice("--target", ["keras3", "keras2"], "keras3", "Which Keras the output would be for."),
@@ -241,21 +276,64 @@ def keras_to_cudnn(**arguments: Any) -> None:
 )
 @stack_options
 @display_options
-def inspect(**arguments: Any) -> None:
+def inspect_command(**arguments: Any) -> None:
     """Show what a model file holds, and what a conversion would do. Writes nothing."""
     from rnnconvert.cli.commands import inspect_all
 
     run_command(inspect_all, arguments)
 
 
-@cli.command(cls=GroupedCommand, context_settings=_CONTEXT)
+@cli.command("export", cls=GroupedCommand, context_settings=_CONTEXT)
+@click.argument("path", type=click.Path(path_type=Path, readable=False))
+@option_group(
+    "What is written",
+    click.option(
+        "-o", "--output", "output_path", type=click.Path(readable=False), metavar="PATH",
+        required=True,
+        help="Where to write: .onnx, .tflite, .safetensors; of several stacks a directory.",
+    ),
+    click.option(
+        "--to", type=click.Choice(["onnx", "tflite", "torch", "keras"]),
+        help="Default: by the output's extension. keras is for --stateful-step.",
+    ),
+    click.option("--opset", type=click.IntRange(1), metavar="N", help="ONNX: of the operators."),
+    _choice("--quantize", ["none", "dynamic"], "none", "TFLite: dynamic stores weights as int8."),
+    click.option(
+        "--stateful-step", is_flag=True,
+        help="One time step in; outputs and states out, states as further inputs.",
+    ),
+    click.option(
+        "--allow-select-ops", is_flag=True,
+        help="TFLite: allow TensorFlow's own operators, which need the Flex delegate.",
+    ),
+    click.option("-n", "--dry-run", is_flag=True, help="Do everything, and write nothing."),
+    click.option("-f", "--force", is_flag=True, help="Overwrite an existing output."),
+)  # fmt: skip
+@option_group("Verification", _choice("--verify", LEVELS, "model", _DEEPEST))
+@verification_options
+@stack_options
+@display_options
+def export_command(**arguments: Any) -> None:
+    """Write a model for ONNX, TFLite or torch, and prove it in that runtime.
+
+    Reads all that the other commands read; CuDNN layers are converted on the way. The written file
+    runs beside the original model on the same random inputs: a difference is exit 1, and nothing
+    is written.
+    """
+    from rnnconvert.cli.commands import export_one
+
+    run_command(export_one, arguments)
+
+
+@cli.command("verify", cls=GroupedCommand, context_settings=_CONTEXT)
 @click.argument("original", type=click.Path(path_type=Path, readable=False))
 @click.argument("converted", type=click.Path(path_type=Path, readable=False))
 @option_group("Verification", _choice("--verify", LEVELS[1:], "model", _DEEPEST))
 @verification_options
 @stack_options
+@ci_options
 @display_options
-def verify(**arguments: Any) -> None:
+def verify_command(**arguments: Any) -> None:
     """Compare two models numerically; either may hold CuDNN layers or ops.
 
     Whole models are run side by side on the same random inputs; weights-only files are compared
@@ -271,6 +349,8 @@ def verify(**arguments: Any) -> None:
 
 cli.add_command(opaque)
 cli.add_command(explain)
+cli.add_command(report_command)
+read_variables(cli)
 
 
 def main() -> None:
@@ -284,8 +364,15 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
+        text = io.StringIO()
+        error.show(text)
+        click.echo(f"{text.getvalue().rstrip()} {UsageError.explained()}", err=True)
         sys.exit(UsageError.exit_code)
+    except ConversionError as error:  # of the settings; a command tells of its own
+        from rnnconvert.cli.output import Output
+
+        Output().error(error)
+        sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted; no unfinished output is left", err=True)
         sys.exit(INTERRUPTED)

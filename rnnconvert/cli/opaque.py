@@ -23,7 +23,7 @@ from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError,
 
 if TYPE_CHECKING:
     from rnnconvert.cli.output import Output
-    from rnnconvert.layouts.opaque import OpaqueShape
+    from rnnconvert.layouts.opaque_shape import OpaqueShape
     from rnnconvert.layouts.weights import Array
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -87,19 +87,19 @@ def opaque() -> None:
     """
 
 
-@opaque.command(context_settings=_CONTEXT)
+@opaque.command("size", context_settings=_CONTEXT)
 @_hyperparameters(required=True)
 @_DISPLAY
-def size(**arguments: Any) -> None:
+def size_command(**arguments: Any) -> None:
     """Print the number of elements of the buffer, and its bytes in each dtype."""
     run_command(_size, arguments)
 
 
-@opaque.command(context_settings=_CONTEXT)
+@opaque.command("unpack", context_settings=_CONTEXT)
 @_FILES
 @_hyperparameters(required=True)
 @_DISPLAY
-def unpack(**arguments: Any) -> None:
+def unpack_command(**arguments: Any) -> None:
     """Cut a buffer into one array per layer, direction, gate and kind.
 
     PATH is a .npy file, or a .npz file that holds one array, of shape (elements,). The output is a
@@ -108,11 +108,11 @@ def unpack(**arguments: Any) -> None:
     run_command(_unpack, arguments)
 
 
-@opaque.command(context_settings=_CONTEXT)
+@opaque.command("pack", context_settings=_CONTEXT)
 @_FILES
 @_hyperparameters(required=False)
 @_DISPLAY
-def pack(**arguments: Any) -> None:
+def pack_command(**arguments: Any) -> None:
     """Make the buffer of the arrays that `unpack` wrote, bit for bit the same.
 
     Needs no further options: the names and shapes of the arrays say what they are. An option that
@@ -125,7 +125,7 @@ def pack(**arguments: Any) -> None:
 
 
 def _size(output: Output, **given: Any) -> int:
-    from rnnconvert.layouts.opaque import OpaqueShape
+    from rnnconvert.layouts.opaque_shape import OpaqueShape
 
     shape = OpaqueShape(**_chosen(given))
     document = {
@@ -152,11 +152,11 @@ def _unpack(output: Output, *, path: Path, target: Path, force: bool, **given: A
     _check_paths(path, target, force=force)
     buffer = safe_npz.read_flat_array(path, _OF_SEVERAL)
     with _as(UsageError, path):
-        arrays = to_arrays(shape, layout.unpack(shape, buffer))
+        arrays = to_arrays(shape, layout.unpack_buffer(shape, buffer))
 
     def verify(written: Path) -> None:
         with safe_npz.open_arrays(written) as found:
-            safe_npz.require_same_bits(buffer, layout.pack(*from_arrays(dict(found))))
+            safe_npz.require_same_bits(buffer, layout.pack_buffer(*from_arrays(dict(found))))
 
     _write(target, lambda temporary: safe_npz.write_arrays(temporary, arrays), verify)
     _report(output, "unpack", path, target, shape, arrays)
@@ -178,7 +178,7 @@ def _pack(output: Output, *, path: Path, target: Path, force: bool, **given: Any
     with _as(UnreadableInputError, path):
         found = shape_of(arrays)
         shape, layers = from_arrays(arrays, replace(found, **_chosen(given)))
-    buffer = layout.pack(shape, layers)
+    buffer = layout.pack_buffer(shape, layers)
 
     def verify(written: Path) -> None:
         safe_npz.require_same_bits(buffer, safe_npz.read_flat_array(written))
@@ -211,7 +211,7 @@ def _report(
 
 
 def _print(output: Output, document: dict[str, Any], text: str) -> None:
-    if output.wants_report:
+    if output.documents.on_stdout:
         click.echo(json.dumps({"schema": _SCHEMA, **document}, indent=2))
     elif not output.quiet:
         click.echo(text)

@@ -23,14 +23,13 @@ def run_command(command: Callable[..., int], arguments: dict[str, Any]) -> None:
         no_color=arguments.pop("no_color"),
         as_json=arguments.pop("as_json"),
         report=arguments.pop("report", None),
+        html=arguments.pop("html", None),
         debug=debug,
     )
     try:
         with last_resort():
             code = command(output, **arguments)
     except ConversionError as error:
-        if debug:
-            output.traceback(error)
         output.error(error)
         code = error.exit_code
     sys.exit(code)

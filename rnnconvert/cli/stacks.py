@@ -10,8 +10,8 @@ import click
 from rnnconvert.cli.groups import option_group
 
 if TYPE_CHECKING:
-    from rnnconvert.inspection.checkpoints import StackLayer
-    from rnnconvert.tf1.stack import Found
+    from rnnconvert.checkpoints.inspect import StackLayer
+    from rnnconvert.checkpoints.stack import FoundStacks
 
 ACTIVATIONS = ["tanh", "relu", "sigmoid", "elu", "selu", "softplus", "softsign", "linear"]
 CELLS = ["lstm", "gru", "rnn_tanh", "rnn_relu"]
@@ -57,7 +57,7 @@ def rows(layers: Sequence[StackLayer]) -> list[list[str]]:
     return found
 
 
-def variable_lines(found: Found) -> list[str]:
+def variable_lines(found: FoundStacks) -> list[str]:
     """Each stack and the variables that belong to it."""
     lines = []
     for stack in found.stacks:

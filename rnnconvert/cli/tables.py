@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rnnconvert.plan import Plan, SiteChange
+    from rnnconvert.keras_models.plan import Plan, SiteChange
     from rnnconvert.report import LevelResult, Report
 
 
@@ -55,10 +55,10 @@ def class_of(layout: str, cell: str) -> str:
     }.get(cell, "SimpleRNN")
 
 
-def formula(change: SiteChange) -> str:
+def weights_formula(change: SiteChange) -> str:
     """The count by formula: gates x units x (inputs + units + biases)."""
     site = change.site
-    if site.cell == "conv_lstm" or not site.units:
+    if site.cell in ("conv_lstm", "linear") or not site.units:
         return ""
     from rnnconvert.layouts import CELLS
 
@@ -117,6 +117,18 @@ def loads(report: Report, kind: str) -> str:
     return f"; that Keras 3 loads it is {printable(level.reason)}"
 
 
+def export_lines(written: Any) -> list[str]:
+    """What was written for another runtime: operators, versions, inputs and outputs."""
+    versions = ", ".join(f"{name} {value}" for name, value in written.versions.items())
+    counts = ", ".join(f"{count} {name}" for name, count in written.operators.items())
+    lines = [f"{written.files[0]}: {versions}"] if versions else [written.files[0]]
+    if counts:
+        lines.append(f"operators: {counts}")
+    lines += [f"not a native operator: {reason}" for reason in written.loops]
+    lines.append(f"inputs {', '.join(written.inputs)}; outputs {', '.join(written.outputs)}")
+    return [printable(line) for line in lines]
+
+
 def conclusion(report: Report) -> str:
     """The verdict, and how deep it was proved."""
     if not report.is_equivalent:
@@ -135,6 +147,7 @@ def verdict_line(plan: Plan) -> str:
     if cudnn:
         parts.append(f"{cudnn} CuDNN layers to convert")
     scaled = sum(bool(c.changes) and not c.site.is_cudnn for c in plan.sites)
+    scaled += len(plan.rescaled)
     if scaled:
         parts.append(f"{scaled} hard_sigmoid layers to rescale")
     if plan.config_changes:

@@ -9,6 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from rnnconvert.cli.supervise import how_it_died
+from rnnconvert.containers import deadline
+
 _PATIENCE = 10.0
 """Seconds for a worker that was told to stop; what is left of it then is killed."""
 
@@ -25,10 +28,8 @@ class Died:
 
     def __str__(self) -> str:
         if self.exit_code is None or self.exit_code >= 0:
-            return f"exit code {self.exit_code}"
-        with suppress(ValueError):
-            return signal.Signals(-self.exit_code).name
-        return f"signal {-self.exit_code}"
+            return f"the process that worked on it died (exit code {self.exit_code})"
+        return how_it_died(-self.exit_code)
 
 
 @dataclass
@@ -39,7 +40,7 @@ class _Worker:
     """Of the item that it works on."""
 
 
-def side_by_side(
+def in_workers(
     work: Callable[[Any], Any], items: Sequence[Any], jobs: int
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes.
@@ -125,6 +126,7 @@ def _stop(workers: list[_Worker]) -> None:
 def _serve(connection: Any, work: Callable[[Any], Any]) -> None:
     """What a worker does: take items until there are no more."""
     stop_on_sigterm()
+    deadline.allow()
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:
             connection.send(work(connection.recv()))

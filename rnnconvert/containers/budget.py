@@ -19,7 +19,7 @@ _JSON_RATIO = 16
 _LEAST_ARRAYS = 2**30
 _LEAST_MEMBER = 256 * 2**20
 _ARRAYS_RATIO = 100
-"""Honest weights hardly shrink by gzip; only optimizer state and fresh biases are zeros."""
+"""Real weights hardly shrink by gzip; only optimizer state and fresh biases are zeros."""
 _BRACKET, _COMMA = 64, 32
 """Bytes that an empty dict or list takes in memory, and a further value in one."""
 

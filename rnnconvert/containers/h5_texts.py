@@ -7,16 +7,17 @@ as much: a damaged length of four bytes costs 4 GB and seconds. So the lengths a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-_ATTRIBUTE, _CONTINUATION = 0x0C, 0x10
+from rnnconvert.containers.h5_dense import Read, Unknown, dense_attributes
+
+_ATTRIBUTE, _CONTINUATION, _APART = 0x0C, 0x10, 0x15
 _TEXT = 9
 """Class of a datatype of variable length."""
 _MOST_MESSAGES = 100_000
-
-Read = Callable[[int, int], bytes]
-"""Bytes of the file from an address on, so many."""
+UNTOLD = 2**63
+"""What is claimed where it can't be told: more than any file has."""
 
 
 def claimed_by(path: Path, base: int, address: int, lengths: tuple[int, int]) -> int:
@@ -40,19 +41,25 @@ def claimed_by(path: Path, base: int, address: int, lengths: tuple[int, int]) ->
 def claimed_length(read: Read, address: int, lengths: tuple[int, int]) -> int:
     """Bytes that all texts of variable length in the attributes of an object claim to have.
 
-    Attributes in a "fractal heap", where HDF5 may put them if there are more than eight, are not
-    counted; what is no object header counts nothing, for HDF5 will say so.
+    `UNTOLD` where attributes are kept apart and can't be followed; what is no object header counts
+    nothing, for HDF5 will say so.
 
     Args:
         read: from the file.
         address: of the object's header.
         lengths: how many bytes the file gives to an address and to a length.
     """
-    return sum(
-        _claimed(body, lengths[0])
-        for kind, body in _messages(read, address, lengths)
-        if kind == _ATTRIBUTE
-    )
+    claimed = 0
+    try:
+        for kind, body in _messages(read, address, lengths):
+            if kind == _ATTRIBUTE:
+                claimed += _claimed(body, lengths[0])
+            elif kind == _APART:
+                apart = dense_attributes(read, body, lengths)
+                claimed += sum(_claimed(each, lengths[0]) for each in apart)
+    except Unknown:
+        return UNTOLD
+    return claimed
 
 
 def _messages(read: Read, address: int, lengths: tuple[int, int]) -> Iterator[tuple[int, bytes]]:

@@ -1,8 +1,8 @@
-"""The only door to HDF5 files: nothing else in the package opens one or follows a name in one.
+"""The one place that opens HDF5 files, and follows names in them.
 
 HDF5 is a file system in a file, and a model file comes from anywhere: links can lead to other
 files, datasets can lie in external files or not be written at all. Each guard here refuses one of
-those; the honest look-alikes are accepted.
+those; harmless files that look like them are accepted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ from typing import Any
 import h5py
 import numpy as np
 
+from rnnconvert.containers import h5_walk
 from rnnconvert.containers.budget import charge_json
+from rnnconvert.containers.deadline import deadline
 from rnnconvert.containers.h5_stream import Stream, stream_of
 from rnnconvert.containers.h5_texts import claimed_by
+from rnnconvert.containers.h5_types import is_sound
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
 ALLOWED_FILTERS = (
@@ -48,6 +51,8 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
         UnreadableInputError: the file, or another one that is read meanwhile, is damaged.
         OSError: a file that is written can't be.
     """
+    if mode == "r":
+        _walk_once(Path(path))
     with closing(_stream(Path(path), mode)) as stream:
         opened = False
         try:
@@ -67,6 +72,20 @@ def open_h5(path: str | Path, mode: str = "r") -> Iterator[h5py.File]:
                 else _why_unopenable(Path(path), error)
             ) from error
         _raise_failure(stream, None)
+
+
+def _walk_once(path: Path) -> None:
+    """Let the HDF5 library meet all of a new file, where the process may be ended by it."""
+    with suppress(Exception):  # what is wrong is told where it is needed
+        seconds = h5_walk.time_for(path)
+        if seconds is None:
+            return
+        with (
+            deadline(seconds),
+            closing(Stream(path, "r")) as stream,
+            h5py.File(stream, "r") as file,
+        ):
+            h5_walk.walk(file, attribute)
 
 
 def _let_go(error: BaseException) -> None:
@@ -257,9 +276,11 @@ def attribute(group: h5py.Group, name: str) -> Any:
         UnreadableInputError: it claims to be.
     """
     stored, file = group.attrs.get_id(name), group.file
-    size = file.id.get_filesize()
-    claimed = math.prod(stored.shape or ()) * stored.get_type().get_size()
-    if claimed <= size and stored.get_type().get_class() == h5py.h5t.STRING:
+    datatype, size = stored.get_type(), file.id.get_filesize()
+    if not is_sound(datatype):
+        raise UnreadableInputError(f"{group.name}, attribute {name}: of no known type; damaged")
+    claimed = math.prod(stored.shape or ()) * datatype.get_size()
+    if claimed <= size and datatype.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN):
         claimed = _claimed_by_texts(group, file)
     if claimed > size:
         raise UnreadableInputError(
@@ -282,7 +303,7 @@ def _claimed_by_texts(group: h5py.Group, file: h5py.File) -> int:
     return claimed
 
 
-def text(group: h5py.Group, name: str) -> str | None:
+def text_attribute(group: h5py.Group, name: str) -> str | None:
     """A string attribute, or None."""
     if name not in group.attrs:
         return None
@@ -296,7 +317,7 @@ def text(group: h5py.Group, name: str) -> str | None:
 
 def json_attribute(group: h5py.Group, name: str) -> dict[str, Any] | None:
     """A JSON object kept as an attribute, or None."""
-    value = text(group, name)
+    value = text_attribute(group, name)
     return None if value is None else parse_json(value, f"attribute {name}")
 
 

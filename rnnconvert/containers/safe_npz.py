@@ -1,4 +1,4 @@
-"""The only door to numpy's files: nothing else in the package opens a .npy or .npz file.
+"""The one place that opens numpy's files, .npy and .npz.
 
 Such a file comes from anywhere. Every size that it claims is checked before memory is asked for,
 and Python objects in it are never loaded: only plain arrays of floating-point numbers are.
@@ -12,31 +12,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from rnnconvert.containers.budget import charge_arrays
-from rnnconvert.errors import (
-    ConversionError,
-    DifferenceError,
-    UnreadableInputError,
-    errors_of,
-)
-from rnnconvert.layouts.weights import FLOAT_DTYPES, Array
+from rnnconvert.containers.raw_file import Filled, scratch_file
+from rnnconvert.containers.safe_zip import SafeZip, first_damaged, new_zip, reading_zip
+from rnnconvert.errors import DifferenceError, UnreadableInputError, errors_of
 
 UNNAMED = ""
 """The name under which `open_arrays` has the one array of a .npy file."""
 
-_DTYPES = (*FLOAT_DTYPES, "void16")
+Array = np.ndarray[Any, np.dtype[Any]]
+_DTYPES = ("float16", "float32", "float64", "bfloat16", "void16")
 """void16 is what numpy makes of bfloat16 in a file."""
 _NPY = b"\x93NUMPY"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_RATIO = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}
-"""How many bytes one byte of a zip member can stand for at most."""
-_ENCRYPTED = 1
-"""Bit of a zip member's flags."""
 _CHUNK = 2**20
 """Bytes that are read or compared at once."""
 
@@ -129,28 +122,20 @@ class _Archive(Mapping[str, Array]):
 
     def __init__(self, path: Path, file: IO[bytes], size: int) -> None:
         self._path = path
-        self._zip = zipfile.ZipFile(file)
-        self._members: dict[str, zipfile.ZipInfo] = {}
-        members = self._zip.infolist()
-        if sum(member.compress_size for member in members) > size:
-            raise UnreadableInputError("the file is damaged: its arrays are larger than itself")
-        for member in members:
-            name = member.filename.removesuffix(".npy")
-            if name == member.filename or name in self._members:
-                raise UnreadableInputError(f"{member.filename}: no array, or there twice")
-            ratio = _RATIO.get(member.compress_type, 0)
-            most = ratio * member.compress_size
-            if member.flag_bits & _ENCRYPTED or member.file_size > most:
-                raise UnreadableInputError(
-                    f"{name}: encrypted, compressed in an unknown way, or its size is false"
-                )
+        self._zip = SafeZip(file, size)
+        self._members: dict[str, str] = {}
+        for member in self._zip.members:
+            name = member.removesuffix(".npy")
+            if name == member:
+                raise UnreadableInputError(f"{member}: no array")
             self._members[name] = member
-        charge_arrays(sum(member.file_size for member in members), size, "its arrays")
+        needed = sum(member.file_size for member in self._zip.members.values())
+        charge_arrays(needed, size, "its arrays")
 
     def __getitem__(self, name: str) -> Array:
         member = self._members[name]
         with _reading(self._path), self._zip.open(member) as stream:
-            return _read_array(stream, member.file_size, name)
+            return _read_array(stream, self._zip.members[member].file_size, name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._members  # Mapping's own would read the array
@@ -165,19 +150,8 @@ class _Archive(Mapping[str, Array]):
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Whatever goes wrong while reading, as one clear error with the file's name."""
-    try:
-        with errors_of(path):
-            yield
-    except ConversionError:
-        raise
-    except OSError as error:
-        reason = f"can't be read: {error.strerror or error}"
-        raise UnreadableInputError(reason, path=str(path)) from error
-    except MemoryError as error:
-        raise UnreadableInputError("too large for the memory", path=str(path)) from error
-    except Exception as error:  # the parsers of zip, deflate and npy raise many classes
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise UnreadableInputError(f"the file is damaged: {reason}", path=str(path)) from error
+    with errors_of(path), reading_zip():
+        yield
 
 
 def _read_array(stream: IO[bytes], size: int, name: str) -> Array:
@@ -228,7 +202,7 @@ def write_array(path: Path, array: Array) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(path: Path, arrays: Mapping[str, Array | Filled]) -> None:
     """Write arrays as an uncompressed .npz file, under this very name.
 
     One array at a time is asked for. The same arrays give the same bytes: no clock is read. Not
@@ -242,13 +216,40 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         OSError: it can't be written.
         ValueError: an array holds Python objects, or a name would be read back as another one.
     """
-    with zipfile.ZipFile(path, "w") as archive:
+    with new_zip(path) as archive:
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")
             if member.filename != f"{name}.npy":
                 raise ValueError(f"{name!r} can't be the name of an array in a .npz file")
             with archive.open(member, "w", force_zip64=True) as stream:
-                npy.write_array(stream, np.asanyarray(array), allow_pickle=False)
+                if isinstance(array, Filled):
+                    _write_filled(stream, array, path.parent)
+                else:
+                    npy.write_array(stream, np.asanyarray(array), allow_pickle=False)
+
+
+def _write_filled(stream: IO[bytes], filled: Filled, folder: Path) -> None:
+    """An array that is filled in out of order: into a scratch file first."""
+    dtype = np.dtype(filled.dtype)
+    header = {
+        "descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": filled.shape
+    }  # fmt: skip
+    npy.write_array_header_1_0(stream, header)
+    with scratch_file(folder, filled.size) as scratch:
+        filled.fill(scratch, 0)
+        for piece in scratch.pieces(0, filled.size):
+            stream.write(piece)
+
+
+def require_whole(path: Path) -> None:
+    """Read a .npz file of our own back, piece by piece.
+
+    Raises:
+        DifferenceError: an array is not what its checksum says.
+    """
+    damaged = first_damaged(path)
+    if damaged is not None:
+        raise DifferenceError(f"{damaged} reads back differently; nothing was published")
 
 
 def require_same_bits(expected: Array, found: Array) -> None:

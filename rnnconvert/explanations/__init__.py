@@ -24,7 +24,7 @@ TOPICS: dict[str, Topic] = {
     "lstm": Topic("the LSTM's equations, and its weights in every program", cells.lstm),
     "gru": Topic("the two GRUs: reset_after, and why reset_after=False is another", cells.gru),
     "split": Topic("CuDNNLSTM and CuDNNGRU in Keras 2 files, and the trap in them", programs.split),
-    "opaque": Topic("cuDNN's flat parameter buffer: order, offsets, size", opaque.text),
+    "opaque": Topic("cuDNN's flat parameter buffer: order, offsets, size", opaque.explain_opaque),
     "keras": Topic("LSTM, GRU and SimpleRNN in Keras 2 and 3", programs.keras),
     "torch": Topic("nn.LSTM, nn.GRU and nn.RNN", programs.torch),
     "onnx": Topic("the ONNX operators LSTM, GRU and RNN", programs.onnx),

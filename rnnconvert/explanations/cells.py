@@ -10,9 +10,9 @@ from rnnconvert.explanations.facts import (
     UNITS,
     bias_vectors,
     formula,
+    gate_columns,
     paragraph,
     programs_of,
-    side_by_side,
 )
 from rnnconvert.layouts import CELLS, LAYOUTS, find, gate_slices, parameter_count
 
@@ -44,7 +44,7 @@ How programs store it ('explain NAME' says more):
 
 torch calls the gate c by the name g, TensorFlow 1 by j. The kernel of a Keras LSTM:
 
-{side_by_side(find("keras", "lstm").gates, "d")}
+{gate_columns(find("keras", "lstm").gates, "d")}
 
 In a CuDNNLSTM the same columns hold other numbers: see 'explain split'.
 
@@ -93,7 +93,7 @@ reset_after=False:
 
 {_gru_names()}
 
-{side_by_side(find("keras", "gru").gates, "d")}
+{gate_columns(find("keras", "gru").gates, "d")}
 
 Weights of {UNITS} units on {INPUTS} inputs:
 {_counts("gru", "gru_reset_before")}
@@ -101,8 +101,8 @@ Weights of {UNITS} units on {INPUTS} inputs:
 
 
 def hard_sigmoid() -> str:
-    from rnnconvert.planning import HARD_SIGMOID_RATIO
-    from rnnconvert.verification.keras_reference import ACTIVATIONS
+    from rnnconvert.keras_models.planning import HARD_SIGMOID_RATIO
+    from rnnconvert.references.keras import ACTIVATIONS
 
     old, new = ACTIVATIONS["hard_sigmoid/keras2"], ACTIVATIONS["hard_sigmoid/keras3"]
     points = np.array([-3.0, -2.5, -1.0, 0.0, 1.0, 2.5, 3.0])

@@ -137,7 +137,7 @@ def cells_of(name: str) -> str:
     return table(header, rows)
 
 
-def side_by_side(gates: Sequence[str], rows: str) -> str:
+def gate_columns(gates: Sequence[str], rows: str) -> str:
     """Gates as blocks of columns; `rows` says how many rows there are."""
     edge = "".join("+-------" for _ in gates) + "+"
     names = "".join(f"|   {gate}   " for gate in gates) + "|"

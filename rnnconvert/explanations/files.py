@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rnnconvert.explanations.facts import CLASSES, formula
-from rnnconvert.inspection.keras import Inspection
+from rnnconvert.keras_models.inspect import Inspection
+from rnnconvert.keras_models.plan import Site, SiteChange
 from rnnconvert.layouts import CELLS, BiasForm, Layout, MatrixForm
-from rnnconvert.plan import Site, SiteChange
 
 _BLOCKS = {
     MatrixForm.COLUMNS: "each a gate's matrix ({units}, {rows}) transposed",
@@ -22,7 +22,7 @@ _TOPICS = {"keras-cudnn": "split", "keras": "keras"}
 """The topic that explains a layout."""
 
 
-def text(found: Inspection) -> str:
+def explain_file(found: Inspection) -> str:
     """What an inspected file holds, layer by layer; names are as in the file, not yet printable."""
     sites = found.plan.sites
     if not sites:

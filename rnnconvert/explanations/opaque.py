@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from rnnconvert.explanations.facts import INPUTS, UNITS, table
-from rnnconvert.layouts.opaque import CUDNN_CELLS, OpaqueShape, Region
+from rnnconvert.layouts.opaque_shape import CUDNN_CELLS, OpaqueShape, Region
 
 EXAMPLE = OpaqueShape("lstm", 2, UNITS, INPUTS, "bidirectional")
 _WORDS = {
@@ -18,7 +18,7 @@ _WORDS = {
 _SHORT = {"forward": "fw", "backward": "bw"}
 
 
-def text() -> str:
+def explain_opaque() -> str:
     orders = "; ".join(
         f"{cell} {' '.join(OpaqueShape(cell, 1, UNITS, INPUTS).gates)}" for cell in CUDNN_CELLS
     )

@@ -11,9 +11,9 @@ from rnnconvert.explanations.facts import (
     INPUTS,
     UNITS,
     cells_of,
+    gate_columns,
     matrix,
     paragraph,
-    side_by_side,
     stacked,
     stored_shapes,
     symbols_of,
@@ -21,7 +21,7 @@ from rnnconvert.explanations.facts import (
 )
 from rnnconvert.layouts import MatrixForm, find, relay_block
 from rnnconvert.layouts.tf1_cells import TF1_CELLS, Tf1Cell
-from rnnconvert.layouts.tf1_cells import pack as pack_tf1
+from rnnconvert.layouts.tf1_cells import pack_tf1 as pack_tf1
 
 
 def split() -> str:
@@ -35,7 +35,7 @@ Keras' split layout: CuDNNLSTM and CuDNNGRU in Keras 2.0.9 to 2.15
 
 The kernels have the shapes and the gate order of a plain LSTM's and GRU's, and other numbers:
 
-{side_by_side(find("keras-cudnn", "lstm").gates, "d")}
+{gate_columns(find("keras-cudnn", "lstm").gates, "d")}
 
 The trap: Keras flattens each gate's (d, U) block as it lies in memory, and cuDNN reads these
 numbers as its matrix (U, d). So the block is not the transposed matrix; it is the matrix' buffer
@@ -75,9 +75,9 @@ Keras 2 and 3: LSTM, GRU, SimpleRNN
 
 Each gate's matrix is transposed, the gates lie side by side; a layer computes x @ kernel:
 
-{side_by_side(find("keras", "lstm").gates, "d")}
+{gate_columns(find("keras", "lstm").gates, "d")}
 
-{side_by_side(find("keras", "gru").gates, "d")}
+{gate_columns(find("keras", "gru").gates, "d")}
 
 GRU(reset_after=True) keeps two biases, row 0 beside the kernel, row 1 beside the recurrent kernel;
 the others keep the sum. GRU(reset_after=False) is another function (explain gru). CuDNNLSTM and

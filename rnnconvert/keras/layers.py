@@ -12,8 +12,8 @@ The stored order of the gates is i, f, g, o and z, r, n. The matrices W and R of
 stored block: Keras 2 handed the block over as it lay in memory, and cuDNN read that buffer as a
 matrix of (units, inputs).
 
-Nothing is shared with `rnnconvert.layouts`, so that a model of these layers can testify against a
-converted one.
+Nothing is shared with `rnnconvert.layouts`, so that a model of these layers is independent
+evidence against a converted one.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ from typing import Any
 import keras
 from keras.src.saving.serialization_lib import SafeModeScope  # Keras has no public name for it
 
-from rnnconvert.containers.keras_h5 import MODEL, KerasH5, open_keras_h5
 from rnnconvert.containers.sniff import require_hdf5
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError, errors_of, last_resort
 from rnnconvert.keras.layers import custom_objects as own_objects
-from rnnconvert.keras_config import port
-from rnnconvert.keras_config.tree import MODEL_CLASSES, Config
-from rnnconvert.keras_config.trust import CLASS, first_refusal, is_own
-from rnnconvert.plan import Tensor
+from rnnconvert.keras_models.config import port
+from rnnconvert.keras_models.config.tree import MODEL_CLASSES, Config
+from rnnconvert.keras_models.config.trust import CLASS, first_refusal, is_own
+from rnnconvert.keras_models.files.h5 import MODEL, KerasH5, open_keras_h5
+from rnnconvert.keras_models.plan import Tensor
 
 _CELL = re.compile(r".*_cells?(_\d+)?")
 
@@ -164,6 +164,6 @@ def _pair(name: str, tensors: list[Tensor], layer: Any) -> list[tuple[Tensor, An
 
 
 def _key(path: str) -> tuple[str, ...]:
-    """Layer and variable, e.g. ("forward_lstm", "kernel"): Kerases differ in what is around."""
+    """Layer and variable, e.g. ("forward_lstm", "kernel"): versions differ in the rest."""
     parts = [part for part in path.split("/") if not _CELL.fullmatch(part)]
     return tuple(parts[-2:])

@@ -1,6 +1,6 @@
 """A layer that asks TensorFlow itself what a TensorFlow call of an old model computes.
 
-It is the other side of the proof of `rnnconvert.keras_config.tensorflow_calls`: nothing of those
+It is the other side of the proof of `keras_models.config.tensorflow_calls`: nothing of those
 translations is used here, only the list of the functions that may be run.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import keras
 
-from rnnconvert.keras_config.tensorflow_calls.kept import is_known, plain_name
-from rnnconvert.keras_config.tensorflow_calls.node_defs import is_known_op
+from rnnconvert.keras_models.config.tensorflow_calls.kept import is_known, plain_name
+from rnnconvert.keras_models.config.tensorflow_calls.node_defs import is_known_op
 
 
 @keras.saving.register_keras_serializable(package="rnnconvert")

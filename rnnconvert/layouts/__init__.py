@@ -1,4 +1,4 @@
-"""The physics: cells, canonical weights, and every layout as data. Pure numpy, no files, no Keras.
+"""Cells, canonical weights, and every layout as data. Pure numpy, no files, no Keras.
 
 >>> import numpy as np
 >>> from rnnconvert import layouts
@@ -15,9 +15,11 @@ from rnnconvert.layouts.interpret import (
     copy_block,
     gate_slices,
     pack,
+    pack_bias,
     relay_bias,
     relay_block,
     unpack,
+    unpack_bias,
 )
 from rnnconvert.layouts.table import LAYOUTS, NAMES, BiasForm, Layout, MatrixForm, find
 from rnnconvert.layouts.weights import RnnWeights, merge_bias, split_bias
@@ -38,10 +40,12 @@ __all__ = [
     "gate_slices",
     "merge_bias",
     "pack",
+    "pack_bias",
     "parameter_count",
     "relay_bias",
     "relay_block",
     "require_same_function",
     "split_bias",
     "unpack",
+    "unpack_bias",
 ]

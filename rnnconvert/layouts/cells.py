@@ -19,7 +19,12 @@ from rnnconvert.errors import NotConvertibleError
 
 @dataclass(frozen=True)
 class Cell:
-    """A recurrent cell: its name, its gates in equation order, and those behind a sigmoid."""
+    """A recurrent cell: its name, its gates in equation order, and those behind a sigmoid.
+
+    Example:
+        >>> CELLS["gru"].gates
+        ('r', 'z', 'n')
+    """
 
     name: str
     gates: tuple[str, ...]
@@ -42,6 +47,10 @@ def parameter_count(cell: Cell, input_dim: int, units: int, biases: int) -> int:
 
     gates * units * (input_dim + units + biases); e.g. GRU(5) on 4 inputs: 150 with one bias
     (`reset_after=False`), 165 with two (`reset_after=True`, CuDNNGRU).
+
+    Example:
+        >>> parameter_count(CELLS["gru"], input_dim=4, units=5, biases=2)
+        165
     """
     return len(cell.gates) * units * (input_dim + units + biases)
 
@@ -51,6 +60,13 @@ def require_same_function(source: str, target: str) -> None:
 
     Args:
         source, target: cell names.
+
+    Example:
+        >>> require_same_function("lstm", "lstm")
+        >>> require_same_function("gru", "lstm")
+        Traceback (most recent call last):
+        ...
+        rnnconvert.errors.NotConvertibleError: a gru cell cannot be written as a lstm cell
     """
     if source == target:
         return

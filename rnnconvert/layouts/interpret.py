@@ -14,8 +14,8 @@ from rnnconvert.layouts.cells import CELLS, require_same_function
 from rnnconvert.layouts.table import BiasForm, Layout, MatrixForm, find
 from rnnconvert.layouts.weights import Array, RnnWeights, merge_bias, split_bias
 
-_STRIP = 128
-"""Rows transposed at once: a strip of this many fits the cache."""
+_STRIP = 64
+"""Bytes of a row that are written at once: a line of the cache."""
 
 
 def unpack(layout: Layout, tensors: Mapping[str, Array]) -> RnnWeights:
@@ -27,6 +27,11 @@ def unpack(layout: Layout, tensors: Mapping[str, Array]) -> RnnWeights:
 
     Raises:
         ValueError: a tensor is missing or has another shape than the others imply.
+
+    Example:
+        >>> tensors = {"kernel": np.ones((2, 9)), "recurrent_kernel": np.ones((3, 9))}
+        >>> unpack(find("keras", "gru"), tensors).kernel.shape
+        (3, 3, 2)
     """
     kernel_name, recurrent_name, _ = layout.tensors
     return RnnWeights(
@@ -42,6 +47,11 @@ def pack(layout: Layout, weights: RnnWeights) -> dict[str, Array]:
 
     Raises:
         NotConvertibleError: the layout's cell is another function than the weights'.
+
+    Example:
+        >>> weights = RnnWeights("gru", np.ones((3, 3, 2)), np.ones((3, 3, 3)), np.zeros((2, 3, 3)))
+        >>> {name: array.shape for name, array in pack(find("keras", "gru"), weights).items()}
+        {'kernel': (2, 9), 'recurrent_kernel': (3, 9), 'bias': (2, 9)}
     """
     require_same_function(weights.cell, layout.cell)
     kernel_name, recurrent_name, _ = layout.tensors
@@ -58,7 +68,17 @@ def pack(layout: Layout, weights: RnnWeights) -> dict[str, Array]:
 
 
 def convert(tensors: Mapping[str, Array], source: str, target: str, cell: str) -> dict[str, Array]:
-    """Tensors of `cell` from the layout named `source` to the one named `target`."""
+    """Tensors of `cell` from the layout named `source` to the one named `target`.
+
+    Example:
+        >>> kernel = np.arange(8.0).reshape(2, 4)  # 2 inputs, 1 unit; gates i f c o
+        >>> stored = {"kernel": kernel, "recurrent_kernel": np.zeros((1, 4))}
+        >>> convert(stored, "keras", "onnx", "lstm")["W"]  # gates i o f c
+        array([[[0., 4.],
+                [3., 7.],
+                [1., 5.],
+                [2., 6.]]])
+    """
     return pack(find(target, cell), unpack(find(source, cell), tensors))
 
 
@@ -66,17 +86,34 @@ def convert(tensors: Mapping[str, Array], source: str, target: str, cell: str) -
 
 
 def gate_slices(layout: Layout, units: int) -> dict[str, slice]:
-    """Where each gate lies along the stacked axis (columns of a Keras kernel, rows of torch's)."""
+    """Where each gate lies along the stacked axis (columns of a Keras kernel, rows of torch's).
+
+    Example:
+        >>> gate_slices(find("keras", "gru"), units=5)
+        {'z': slice(0, 5, None), 'r': slice(5, 10, None), 'n': slice(10, 15, None)}
+    """
     return {gate: slice(i * units, (i + 1) * units) for i, gate in enumerate(layout.gates)}
 
 
 def relay_block(source: MatrixForm, target: MatrixForm, block: Array) -> Array:
-    """One gate's stored block, from one matrix form to another. May be a view of `block`."""
+    """One gate's stored block, from one matrix form to another. May be a view of `block`.
+
+    Example:
+        >>> block = np.arange(6).reshape(2, 3)  # 2 inputs, 3 units
+        >>> relay_block(MatrixForm.CUDNN_COLUMNS, MatrixForm.COLUMNS, block)
+        array([[0, 2, 4],
+               [1, 3, 5]])
+    """
     return _store(target, _load(source, block))
 
 
 def contiguous(block: Array) -> Array:
-    """A block in C order: itself if it is that, else a copy."""
+    """A block in C order: itself if it is that, else a copy.
+
+    Example:
+        >>> contiguous(np.zeros((2, 3)).T).flags.c_contiguous
+        True
+    """
     if block.flags.c_contiguous or block.ndim != 2:
         return np.ascontiguousarray(block)
     out = np.empty(block.shape, block.dtype)
@@ -85,20 +122,58 @@ def contiguous(block: Array) -> Array:
 
 
 def copy_block(block: Array, out: Array) -> None:
-    """`out[...] = block`; a transposed matrix goes in strips, three times as fast as at once."""
+    """`out[...] = block`; a transposed matrix goes in strips, several times as fast.
+
+    Example:
+        >>> out = np.empty((3, 2))
+        >>> copy_block(np.arange(6.0).reshape(2, 3).T, out)
+        >>> out[0]
+        array([0., 3.])
+    """
     if block.strides[0] >= block.strides[1]:
         out[...] = block
         return
-    for start in range(0, block.shape[1], _STRIP):
-        out[:, start : start + _STRIP] = block[:, start : start + _STRIP]
+    step = max(1, _STRIP // block.dtype.itemsize)
+    for start in range(0, block.shape[1], step):
+        out[:, start : start + step] = block[:, start : start + step]
 
 
 def relay_bias(source: Layout, target: Layout, bias: Array) -> Array:
-    """A bias held in one tensor, from one layout to another of the same cell."""
+    """A bias held in one tensor, from one layout to another of the same cell.
+
+    Example:
+        >>> relay_bias(find("keras-cudnn", "lstm"), find("keras", "lstm"), np.arange(8.0))
+        array([ 4.,  6.,  8., 10.])
+    """
     require_same_function(source.cell, target.cell)
     name = source.tensors[2]
     packed = _pack_bias(target, _unpack_bias(source, {name: bias}, required=True))
     return packed[target.tensors[2]]
+
+
+def pack_bias(layout: Layout, bias: Array) -> dict[str, Array]:
+    """The bias tensors of a layout, of a canonical bias (2, gates, units).
+
+    Example:
+        >>> pack_bias(find("keras", "lstm"), np.ones((2, 4, 3)))["bias"].shape
+        (12,)
+    """
+    return _pack_bias(layout, bias)
+
+
+def unpack_bias(layout: Layout, tensors: Mapping[str, Array]) -> Array:
+    """The inverse of `pack_bias`; a merged bias comes back as halves.
+
+    Raises:
+        ValueError: a tensor is missing or has another shape.
+
+    Example:
+        >>> unpack_bias(find("keras", "lstm"), {"bias": np.ones(12)}).shape
+        (2, 4, 3)
+    """
+    bias = _unpack_bias(layout, tensors, required=True)
+    assert bias is not None
+    return bias
 
 
 def _load(form: MatrixForm, block: Array) -> Array:

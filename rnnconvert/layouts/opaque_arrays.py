@@ -11,17 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from rnnconvert.errors import UsageError
 from rnnconvert.layouts.cells import CELLS
-from rnnconvert.layouts.opaque import (
-    CUDNN_CELLS,
-    OpaqueShape,
-    PseudoLayer,
-    changes,
-    fill,
-    listed,
-    named,
-    require_regions,
-    unpack,
-)
+from rnnconvert.layouts.opaque import PseudoLayer, fill, named, require_regions, unpack_buffer
+from rnnconvert.layouts.opaque_fitting import changes, listed
+from rnnconvert.layouts.opaque_shape import CUDNN_CELLS, OpaqueShape
 from rnnconvert.layouts.weights import Array
 
 _NAME = re.compile(
@@ -35,6 +27,11 @@ def to_arrays(shape: OpaqueShape, layers: Sequence[PseudoLayer]) -> dict[str, Ar
 
     Raises:
         ValueError: as `opaque.pack`.
+
+    Example:
+        >>> shape = OpaqueShape("rnn_tanh", 1, 4, 3)
+        >>> list(to_arrays(shape, unpack_buffer(shape, np.zeros(shape.size))))[0]
+        'rnn_tanh/layer_0/forward/input_kernel/h'
     """
     arrays = named(layers)
     require_regions(shape, arrays)
@@ -51,6 +48,12 @@ def from_arrays(
     Raises:
         UsageError: `shape` is given, and its layout is another one.
         ValueError: arrays are missing or too many, or their shapes or dtypes contradict each other.
+
+    Example:
+        >>> shape = OpaqueShape("gru", 1, 4, 3)
+        >>> arrays = to_arrays(shape, unpack_buffer(shape, np.zeros(shape.size)))
+        >>> from_arrays(arrays)[0] == shape
+        True
     """
     found = shape_of(arrays)
     if shape is not None and shape.resolved != found:
@@ -58,7 +61,7 @@ def from_arrays(
             f"the arrays are those of {found}; the options say otherwise: "
             + listed(changes(found, shape.resolved))
         )
-    return found, unpack(found, fill(found, arrays))
+    return found, unpack_buffer(found, fill(found, arrays))
 
 
 def shape_of(arrays: Mapping[str, Array]) -> OpaqueShape:
@@ -66,6 +69,11 @@ def shape_of(arrays: Mapping[str, Array]) -> OpaqueShape:
 
     Raises:
         ValueError: names of another kind or of several cells, or impossible shapes.
+
+    Example:
+        >>> shape = OpaqueShape("gru", 2, 4, 3, "bidirectional")
+        >>> shape_of(to_arrays(shape, unpack_buffer(shape, np.zeros(shape.size)))) == shape
+        True
     """
     parsed = {name: _NAME.fullmatch(name) for name in arrays}
     unknown = [name for name, match in parsed.items() if match is None]

@@ -19,7 +19,12 @@ from rnnconvert.layouts.cells import CELLS, require_same_function
 
 
 class MatrixForm(Enum):
-    """How the (units, n) matrices of the gates are stored."""
+    """How the (units, n) matrices of the gates are stored.
+
+    Example:
+        >>> find("torch", "lstm").matrix
+        <MatrixForm.ROWS: 'gates stacked by rows: (gates*units, n)'>
+    """
 
     ROWS = "gates stacked by rows: (gates*units, n)"
     COLUMNS = "transposed, gates side by side: (n, gates*units)"
@@ -28,7 +33,12 @@ class MatrixForm(Enum):
 
 
 class BiasForm(Enum):
-    """How input bias and recurrent bias are stored."""
+    """How input bias and recurrent bias are stored.
+
+    Example:
+        >>> find("keras", "gru").bias
+        <BiasForm.TWO_ROWS: '(2, gates*units)'>
+    """
 
     MERGED = "their sum: (gates*units,)"
     TWO_ROWS = "(2, gates*units)"
@@ -51,6 +61,10 @@ class Layout:
             is a pattern with `{gate}`; in TWO_TENSORS the bias name is "input|recurrent".
         leading: number of leading axes of size 1 (ONNX: the direction).
         needs_bias: the program has no form without biases.
+
+    Example:
+        >>> [layout.name for layout in LAYOUTS if layout.cell == "gru_reset_before"]
+        ['keras', 'onnx']
     """
 
     name: str
@@ -109,6 +123,10 @@ def find(name: str, cell: str) -> Layout:
 
     Raises:
         NotConvertibleError: when that program has no such cell; the message says why.
+
+    Example:
+        >>> find("onnx", "lstm").gates
+        ('i', 'o', 'f', 'c')
     """
     if name not in NAMES:
         raise ValueError(f"unknown layout {name!r}; known: {', '.join(NAMES)}")

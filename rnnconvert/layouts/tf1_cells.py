@@ -105,7 +105,7 @@ _ROUNDING = {2: 2.0**-7, 4: 2.0**-22, 8: 2.0**-51}
 """By the size of the dtype: two units in the last place, relative (of bfloat16 for 2 bytes)."""
 
 
-def find(scope: str, names: Collection[str], activation: str = "tanh") -> Tf1Cell:
+def find_tf1(scope: str, names: Collection[str], activation: str = "tanh") -> Tf1Cell:
     """The layout of the cell in a scope, by the scope's name and the tensors in it.
 
     Args:
@@ -117,6 +117,10 @@ def find(scope: str, names: Collection[str], activation: str = "tanh") -> Tf1Cel
         NotConvertibleError: no known cell, or one with peepholes, a projection or layer
             normalisation, which no Keras layer has.
         ValueError: tensors of the cell are missing or too many.
+
+    Example:
+        >>> find_tf1("basic_lstm_cell_1", ["kernel", "bias"]).forget_bias
+        1.0
     """
     plain = re.sub(r"_[0-9]+$", "", scope)
     layouts = [layout for layout in TF1_CELLS if plain in layout.scopes]
@@ -140,7 +144,7 @@ def find(scope: str, names: Collection[str], activation: str = "tanh") -> Tf1Cel
     )
 
 
-def unpack(
+def unpack_tf1(
     layout: Tf1Cell, tensors: Mapping[str, Array], forget_bias: float | None = None
 ) -> RnnWeights:
     """The tensors of a cell, to the canonical form.
@@ -154,6 +158,12 @@ def unpack(
 
     Raises:
         ValueError: shapes, dtypes or biases contradict each other, or a tensor is missing.
+
+    Example:
+        >>> tensors = {"kernel": np.zeros((5, 12)), "bias": np.zeros(12)}  # 2 inputs, 3 units
+        >>> weights = unpack_tf1(find_tf1("basic_lstm_cell", tensors), tensors)
+        >>> weights.bias.sum(axis=0)[1]  # of the forget gate, whose 1.0 is not stored
+        array([1., 1., 1.])
     """
     stored = {_modern(name): np.asarray(array) for name, array in tensors.items()}
     if len(stored) != len(tensors):
@@ -164,22 +174,37 @@ def unpack(
     added = layout.forget_bias if forget_bias is None else forget_bias
     kernel = np.empty((len(gates), units, inputs), dtype)
     recurrent = np.empty((len(gates), units, units), dtype)
-    bias = np.empty((2, len(gates), units), dtype)
     for block in layout.blocks:
-        halves = _halves(block, stored, added).reshape(2, len(block.gates), units)
         for place, gate in enumerate(block.gates):
             index = gates.index(gate)
             columns = stored[block.kernel][:, place * units : (place + 1) * units]
             if "x" in block.rows:
                 copy_block(columns[:inputs].T, kernel[index])
-                bias[0, index] = halves[0, place]
             if "h" in block.rows:
                 copy_block(columns[-units:].T, recurrent[index])
-                bias[1, index] = halves[1, place]
-    return RnnWeights(layout.cell, kernel, recurrent, bias)
+    return RnnWeights(layout.cell, kernel, recurrent, unpack_tf1_biases(layout, stored, added))
 
 
-def pack(
+def unpack_tf1_biases(
+    layout: Tf1Cell, tensors: Mapping[str, Array], forget_bias: float | None = None
+) -> Array:
+    """The biases of a cell, (2, gates, units), by their names inside the scope; as `unpack_tf1`."""
+    gates = CELLS[layout.cell].gates
+    added = layout.forget_bias if forget_bias is None else forget_bias
+    first = layout.blocks[0]
+    units = len(tensors[first.bias]) // len(first.gates)
+    dtype = tensors[first.bias].dtype.newbyteorder("=")
+    bias = np.empty((2, len(gates), units), dtype)
+    for block in layout.blocks:
+        halves = _halves(block, tensors, added).reshape(2, len(block.gates), units)
+        for place, gate in enumerate(block.gates):
+            for half, rows in enumerate("xh"):
+                if rows in block.rows:
+                    bias[half, gates.index(gate)] = halves[half, place]
+    return bias
+
+
+def pack_tf1(
     layout: Tf1Cell, weights: RnnWeights, forget_bias: float | None = None
 ) -> dict[str, Array]:
     """The canonical form, to the tensors of a cell: the inverse of `unpack`.
@@ -188,17 +213,19 @@ def pack(
 
     Raises:
         NotConvertibleError: the layout's cell is another function than the weights'.
+
+    Example:
+        >>> tensors = {"kernel": np.ones((5, 3)), "bias": np.ones(3)}
+        >>> layout = find_tf1("basic_rnn_cell", tensors)
+        >>> sorted(pack_tf1(layout, unpack_tf1(layout, tensors)))
+        ['bias', 'kernel']
     """
     require_same_function(weights.cell, layout.cell)
     gates, inputs, units = CELLS[layout.cell].gates, weights.input_dim, weights.units
     bias = weights.bias
     if bias is None:
         bias = np.zeros((2, len(gates), units), weights.dtype)
-    merged = merge_bias(bias)
-    if layout.cell == "lstm":
-        added = layout.forget_bias if forget_bias is None else forget_bias
-        merged[gates.index("f")] -= weights.dtype.type(added)
-    tensors = {}
+    tensors = pack_tf1_biases(layout, bias, forget_bias)
     for block in layout.blocks:
         kernel = np.empty((_rows(block, inputs, units), len(block.gates) * units), weights.dtype)
         for place, gate in enumerate(block.gates):
@@ -208,10 +235,24 @@ def pack(
                 copy_block(weights.kernel[index].T, columns[:inputs])
             if "h" in block.rows:
                 copy_block(weights.recurrent[index].T, columns[-units:])
-        own = {"x": bias[0], "h": bias[1], "xh": merged}[block.rows]
         tensors[block.kernel] = kernel
-        tensors[block.bias] = own[[gates.index(gate) for gate in block.gates]].reshape(-1)
     return tensors
+
+
+def pack_tf1_biases(
+    layout: Tf1Cell, bias: Array, forget_bias: float | None = None
+) -> dict[str, Array]:
+    """The biases of a cell, of a canonical one (2, gates, units); as `pack_tf1`."""
+    gates = CELLS[layout.cell].gates
+    merged = merge_bias(bias)
+    if layout.cell == "lstm":
+        added = layout.forget_bias if forget_bias is None else forget_bias
+        merged[gates.index("f")] -= bias.dtype.type(added)
+    kinds = {"x": bias[0], "h": bias[1], "xh": merged}
+    return {
+        block.bias: kinds[block.rows][[gates.index(gate) for gate in block.gates]].reshape(-1)
+        for block in layout.blocks
+    }
 
 
 # --- names, shapes and biases ---------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.layouts.cells import CELLS, Cell
+from rnnconvert.layouts.cells import CELLS
 
 FLOAT_DTYPES = ("float16", "float32", "float64", "bfloat16")
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -25,6 +25,11 @@ class RnnWeights:
 
     Raises:
         ValueError: when the shapes or dtypes do not fit together.
+
+    Example:
+        >>> weights = RnnWeights("rnn_tanh", np.ones((1, 3, 2)), np.zeros((1, 3, 3)), None)
+        >>> weights.units, weights.input_dim
+        (3, 2)
     """
 
     cell: str
@@ -60,10 +65,6 @@ class RnnWeights:
             )
 
     @property
-    def info(self) -> Cell:
-        return CELLS[self.cell]
-
-    @property
     def units(self) -> int:
         return int(self.kernel.shape[1])
 
@@ -77,7 +78,12 @@ class RnnWeights:
 
 
 def merge_bias(bias: Array) -> Array:
-    """Sum of input and recurrent bias, (2, ...) to (...): one rounded addition in its dtype."""
+    """Sum of input and recurrent bias, (2, ...) to (...): one rounded addition in its dtype.
+
+    Example:
+        >>> merge_bias(np.array([[1.0, 2.0], [0.5, 0.25]]))
+        array([1.5 , 2.25])
+    """
     return np.add(bias[0], bias[1])
 
 
@@ -86,6 +92,11 @@ def split_bias(bias: Array) -> Array:
 
     Keras halves, and so do we; the second half is the rest, so that the sum is exact for odd
     subnormal numbers too.
+
+    Example:
+        >>> split_bias(np.array([1.0, 3.0]))
+        array([[0.5, 1.5],
+               [0.5, 1.5]])
     """
     half = np.multiply(bias, bias.dtype.type(0.5)).astype(bias.dtype)
     rest = np.subtract(bias, half, out=half.copy(), where=np.isfinite(half) & (bias != 0))

@@ -27,7 +27,7 @@ class Difference:
         return f"{name}[{', '.join(str(index) for index in self.place)}]"
 
 
-def compare(expected: Any, found: Any) -> Difference:
+def compare_arrays(expected: Any, found: Any) -> Difference:
     """The largest difference of two arrays of one shape. Equal infinities and NaN are equal."""
     a, b = np.asarray(expected, np.float64), np.asarray(found, np.float64)
     if not a.size:
@@ -40,6 +40,21 @@ def compare(expected: Any, found: Any) -> Difference:
     size = abs(float(a[place]))
     relative = worst / max(size, 1e-300) if worst and np.isfinite(worst) else worst
     return Difference(worst, relative, tuple(int(index) for index in place))
+
+
+_MOST_STEPS = 64
+
+
+def by_step(expected: Any, found: Any) -> tuple[float, ...]:
+    """The largest difference at each time step, axis 1; empty where there is no such axis.
+
+    Of more than 64 steps, some are taken together.
+    """
+    a, b = np.asarray(expected, np.float64), np.asarray(found, np.float64)
+    if a.ndim < 3 or not a.size:
+        return ()
+    parts = np.array_split(np.arange(a.shape[1]), min(a.shape[1], _MOST_STEPS))
+    return tuple(compare_arrays(a[:, part], b[:, part]).max_abs for part in parts)
 
 
 def largest_of(values: Any) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rnnconvert.errors import UsageError
-from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.verification.frameworks import CannotRun, import_keras
 
 DRIVERS = ("nvcuda.dll",) if sys.platform == "win32" else ("libcuda.so.1", "libcuda.so")
 

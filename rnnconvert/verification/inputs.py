@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.errors import NotConvertibleError, UsageError
+from rnnconvert.errors import NotConvertibleError
+from rnnconvert.options import Inputs
 
 TIMESTEPS = 7
 BATCH = 3
-LONGER = (7, 32, 128, 512)
-"""Lengths that are tried for unknown dimensions, where convolutions and pooling need more."""
 _CLASSES = 8
 """Integers run from 0 to here where nothing says how far they may go."""
 
@@ -21,48 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """How the random inputs of the levels `layers` and `model` are made, and the tolerances.
-
-    Attributes:
-        seed: of numpy's default generator.
-        batch: batch size; a model with a fixed one keeps its own. Default 3.
-        timesteps: length of dimensions that the model leaves open. Default 7.
-        rtol, atol: the tolerance is atol + rtol * largest output; None derives it.
-    """
-
-    seed: int = 0
-    batch: int | None = None
-    timesteps: int | None = None
-    rtol: float | None = None
-    atol: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < np.inf:
-                raise UsageError(f"{name}={value}: expected a number from 0")
-        for name, least in (("seed", 0), ("batch", 1), ("timesteps", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UsageError(f"{name}={value}: expected {least} or more")
-
-    @property
-    def asked_tolerance(self) -> bool:
-        return self.atol is not None or self.rtol is not None
-
-    def tolerance(self, scale: float) -> float:
-        """The tolerance that was asked for, of outputs as large as `scale`."""
-        return (self.atol or 0.0) + (self.rtol or 0.0) * scale
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Lengths to try for open dimensions, in order."""
-        return LONGER if self.timesteps is None else (self.timesteps,)
-
-
-@dataclass(frozen=True)
-class Slot:
+class ModelInput:
     """One input of a model.
 
     Attributes:
@@ -80,7 +38,7 @@ class Slot:
     padding: float | None = None
 
 
-def slots_of(model: Any) -> list[Slot]:
+def slots_of(model: Any) -> list[ModelInput]:
     """The inputs of a Keras model, and what the layers that read them expect.
 
     Raises:
@@ -91,7 +49,7 @@ def slots_of(model: Any) -> list[Slot]:
         readers = list(_readers(model, tensor))
         sizes = [reader.input_dim for reader in readers if _is(reader, "Embedding")]
         found.append(
-            Slot(
+            ModelInput(
                 tensor.name,
                 tuple(tensor.shape),
                 str(tensor.dtype),
@@ -149,7 +107,7 @@ def _calls(model: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
                 yield node.operation, list(node.input_tensors), list(node.output_tensors)
 
 
-def make(slots: list[Slot], inputs: Inputs, length: int, batches: int) -> list[list[Array]]:
+def make(slots: list[ModelInput], inputs: Inputs, length: int, batches: int) -> list[list[Array]]:
     """Random values for each input, `batches` times.
 
     Floats are normal, integers run over an Embedding's vocabulary, and where a layer masks
@@ -167,7 +125,7 @@ def make(slots: list[Slot], inputs: Inputs, length: int, batches: int) -> list[l
     return [[_values(slot, batch, length, generator) for slot in slots] for _ in range(batches)]
 
 
-def _values(slot: Slot, batch: int, length: int, generator: np.random.Generator) -> Array:
+def _values(slot: ModelInput, batch: int, length: int, generator: np.random.Generator) -> Array:
     shape = (batch, *(length if size is None else size for size in slot.shape[1:]))
     if slot.vocabulary is not None or "int" in slot.dtype:
         values = generator.integers(0, slot.vocabulary or _CLASSES, shape).astype(_plain(slot))
@@ -180,7 +138,7 @@ def _values(slot: Slot, batch: int, length: int, generator: np.random.Generator)
     return values
 
 
-def _plain(slot: Slot) -> str:
+def _plain(slot: ModelInput) -> str:
     return "float32" if slot.dtype == "bfloat16" else slot.dtype
 
 

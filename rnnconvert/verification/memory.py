@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rnnconvert.frameworks import CannotRun
+from rnnconvert.verification.frameworks import CannotRun
 
 
 def require_memory(*paths: Path) -> None:

@@ -27,7 +27,7 @@ from helpers import (
     write_config,
 )
 
-from rnnconvert.containers import keras_h5
+from rnnconvert.keras_models.files import h5_patch
 
 # Nothing that Python itself warns of may reach the user's terminal.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
@@ -542,7 +542,7 @@ def test_the_disk_is_full(cli, tmp_path, monkeypatch, step):
 
     make_model_h5(tmp_path / "m.h5")
     name = "copy_around" if step == "copy" else "apply_edit"
-    monkeypatch.setattr(keras_h5, name, fail)
+    monkeypatch.setattr(h5_patch, name, fail)
     assert refused(cli, tmp_path, "cudnn-to-keras", "m.h5") == (
         5,
         "error: m.portable.h5: can't be written: no space left on the device",

@@ -16,14 +16,15 @@ import pytest
 from helpers import LSTM_BIAS, Result, make_model_h5, read_config, snapshot, write_config
 
 import rnnconvert
-from rnnconvert.containers import keras_h5
-from rnnconvert.conversion import keras_h5 as conversion
+from rnnconvert.keras_models import convert as conversion
+from rnnconvert.keras_models.files import h5_patch
 from rnnconvert.report import LevelResult
 
 # Nothing that Python itself warns of may reach the user's terminal.
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 
-DISPLAY = ["--report", "--json", "--no-color", "-q, --quiet", "-v, --verbose", "--debug"]
+CI = ["--summary", "--annotations"]
+DISPLAY = ["--report", "--html", "--json", "--no-color", "-q, --quiet", "-v, --verbose", "--debug"]
 VERIFICATION = [
     "--device", "--seed", "--batch", "--timesteps", "--rtol", "--atol", "--allow-code",
     "--custom-objects", "--strict", "--max-bytes",
@@ -32,18 +33,21 @@ STACKS = [
     "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
     "--activation",
 ]  # fmt: skip
+FOLDERS = ["--include", "--exclude"]
 OPTIONS = {
     "cudnn-to-keras": [
         "--target", "--names", "--ignore-dropout", "--unroll", *STACKS,
         "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
+        *DISPLAY,
     ],
     "keras-to-cudnn": [
         *STACKS, "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", *VERIFICATION, *DISPLAY,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
+        *DISPLAY,
     ],
-    "inspect": ["--target", "--max-bytes", *STACKS, *DISPLAY],
-    "verify": ["--verify", *STACKS, *VERIFICATION, *DISPLAY],
+    "inspect": [*FOLDERS, "--target", "--max-bytes", *STACKS, *DISPLAY],
+    "verify": ["--verify", *STACKS, *VERIFICATION, *CI, *DISPLAY],
 }  # fmt: skip
 COMMANDS = ["cudnn-to-keras", "inspect"]  # those that take one input
 
@@ -129,11 +133,9 @@ def test_usage_errors(cli, tmp_path, arguments):
 
 
 def test_a_wrong_option_is_one_clear_line(cli):
-    assert (
-        cli("inspect", "m.h5", "--bogus")
-        .err.splitlines()[-1]
-        .startswith("Error: No such option '--bogus'.")
-    )
+    last = cli("inspect", "m.h5", "--bogus").err.splitlines()[-1]
+    assert last.startswith("Error: No such option")  # click 8.1 goes on in other words than 8.2
+    assert "--bogus" in last
 
 
 # --- what a conversion prints ---------------------------------------------------------------
@@ -440,14 +442,14 @@ def failing_input(directory: Path, _: pytest.MonkeyPatch) -> tuple[int, str]:
 def failing_weights(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
     """A conversion that gets a gate wrong, as a bug of ours would."""
     make_model_h5(directory / "m.h5")
-    original = keras_h5.apply_edit
+    original = h5_patch.apply_edit
 
     def wrong(edit: Any, source: Any, target: Any) -> None:
         original(edit, source, target)
         if edit.kind == "kernel":
             target[0, 0] += 1.0
 
-    monkeypatch.setattr(keras_h5, "apply_edit", wrong)
+    monkeypatch.setattr(h5_patch, "apply_edit", wrong)
     return 1, "different"
 
 
@@ -519,7 +521,11 @@ def four_inputs(directory: Path) -> list[str]:
     return ["a.h5", "b.h5", "c.h5", "d.h5"]
 
 
-@pytest.mark.parametrize("jobs", [[], ["-j", "2"]], ids=["one by one", "two jobs"])
+@pytest.mark.parametrize(
+    "jobs",
+    [[], pytest.param(["-j", "2"], marks=pytest.mark.corpus)],
+    ids=["one by one", "two jobs"],
+)
 def test_the_worst_code_wins_and_the_rest_is_converted(cli, tmp_path, jobs):
     inputs = four_inputs(tmp_path)
     result = cli("cudnn-to-keras", *inputs, *jobs)
@@ -531,7 +537,12 @@ def test_the_worst_code_wins_and_the_rest_is_converted(cli, tmp_path, jobs):
     assert cli("cudnn-to-keras", "d.h5", "b.h5", *jobs).code == 3
 
 
-@pytest.mark.parametrize("jobs", [[], ["-j", "2"]], ids=["one by one", "two jobs"])
+@pytest.mark.parametrize(
+    "jobs",
+    [[], pytest.param(["-j", "2"], marks=pytest.mark.corpus)],
+    ids=["one by one", "two jobs"],
+)
+@pytest.mark.sampled(2)
 def test_reports_of_several_inputs_are_a_list(cli, tmp_path, jobs):
     inputs = four_inputs(tmp_path)
     result = cli("cudnn-to-keras", *inputs, "--json", *jobs)
@@ -553,7 +564,8 @@ def test_jobs_make_no_difference(cli, tmp_path):
     assert (one.code, two.code) == (0, 0)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert sorted(snapshot(tmp_path / "one")) == [f"{letter}.portable.h5" for letter in "abc"]
-    assert two.out == one.out.replace("written one", "written two")
+    assert two.out == one.out.replace("one/", "two/")
+    assert "3 inputs: 3 converted" in one.out
 
 
 @pytest.mark.parametrize("output", ["missing", "a.out.h5"])

@@ -10,23 +10,23 @@ import pytest
 
 HEADINGS = {
     "cudnn-to-keras": [
-        "What is written", "What the output is like", "Verification",
-        "TensorFlow 1 checkpoints and buffers: what the file does not tell", "Report and terminal",
-        "Options",
+        "Folders", "What is written", "What the output is like", "Verification",
+        "TensorFlow 1 checkpoints and buffers: what the file does not tell",
+        "Continuous integration", "Report and terminal", "Options",
     ],
     "keras-to-cudnn": [
-        "What is written", "Verification",
-        "TensorFlow 1 checkpoints and buffers: what the file does not tell", "Report and terminal",
-        "Options",
+        "Folders", "What is written", "Verification",
+        "TensorFlow 1 checkpoints and buffers: what the file does not tell",
+        "Continuous integration", "Report and terminal", "Options",
     ],
     "inspect": [
-        "Reading and planning",
+        "Folders", "Reading and planning",
         "TensorFlow 1 checkpoints and buffers: what the file does not tell", "Report and terminal",
         "Options",
     ],
     "verify": [
         "Verification", "TensorFlow 1 checkpoints and buffers: what the file does not tell",
-        "Report and terminal", "Options",
+        "Continuous integration", "Report and terminal", "Options",
     ],
 }  # fmt: skip
 

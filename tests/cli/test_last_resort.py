@@ -54,7 +54,7 @@ def test_ctrl_c_while_modules_are_imported(monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "rnnconvert.cli.main")
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     with pytest.raises(SystemExit) as stop:
-        program.main()
+        program.program()
     assert stop.value.code == 130
     assert capsys.readouterr().err == "interrupted; nothing was written\n"
 

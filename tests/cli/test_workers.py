@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from helpers import make_model_h5
 
-from rnnconvert.cli.workers import Died, side_by_side
+from rnnconvert.cli.workers import Died, in_workers
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -30,10 +30,11 @@ def behave(item: str) -> str:
 @posix
 def test_a_dead_worker_costs_its_own_item_only():
     items = ["a", "die", "b", "killed", "c"]
-    found = dict(side_by_side(behave, items, 2))
+    found = dict(in_workers(behave, items, 2))
     assert {index: found[index] for index in (0, 2, 4)} == {0: "A", 2: "B", 4: "C"}
-    assert (str(found[1]), str(found[3])) == ("exit code 7", "SIGKILL")
     assert isinstance(found[1], Died)
+    assert str(found[1]) == "the process that worked on it died (exit code 7)"
+    assert str(found[3]).startswith("the process that worked on it was killed (SIGKILL)")
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -71,6 +72,7 @@ def all_gone(group: int, seconds: float = 20) -> bool:
 @posix
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.sampled(2)
 def test_a_signal_ends_all_workers_and_finished_outputs_stay(tmp_path, way):
     """Two of three models have so many layers that their verification takes minutes."""
     make_model_h5(tmp_path / "a.h5", cells=["gru"], names=["only"], units=[4])

@@ -19,7 +19,7 @@ from models import SHARED
 import rnnconvert
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.h5_stream import Stream
-from rnnconvert.containers.h5_texts import claimed_by
+from rnnconvert.containers.h5_texts import UNTOLD, claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
 ATTACKS = SHARED / "attacks"
@@ -81,7 +81,7 @@ def test_sound_heaps_of_every_kind_are_read(tmp_path, options):
         file["group"] = h5py.Empty("f")
     with safe_h5.open_h5(path) as file:
         for index in range(40):
-            assert safe_h5.text(file[f"g{index}"], "text") == "x" * (997 * index)
+            assert safe_h5.text_attribute(file[f"g{index}"], "text") == "x" * (997 * index)
 
 
 def test_a_file_with_four_byte_lengths_is_read(tmp_path):
@@ -92,7 +92,7 @@ def test_a_file_with_four_byte_lengths_is_read(tmp_path):
     with h5py.File(h5py.h5f.create(str(name).encode(), fcpl=properties)) as file:
         file.attrs["text"] = "some text"
     with safe_h5.open_h5(name) as file:
-        assert safe_h5.text(file, "text") == "some text"
+        assert safe_h5.text_attribute(file, "text") == "some text"
 
 
 def test_weights_that_look_like_a_heap_are_read(tmp_path):
@@ -121,6 +121,14 @@ def test_a_text_longer_than_the_file_costs_no_memory(tmp_path):
     assert time.monotonic() - start < 2
 
 
+def claimed_in(path: Path, name: str) -> int:
+    """What the texts of one object claim, read without the HDF5 library."""
+    with h5py.File(path) as file:
+        properties = file.id.get_create_plist()
+        address = h5py.h5o.get_info(file[name].id).addr
+        return claimed_by(path, properties.get_userblock(), address, properties.get_sizes())
+
+
 @pytest.mark.parametrize("libver", ["earliest", "v110", "latest"])
 @pytest.mark.parametrize("userblock", [0, 1024])
 def test_lengths_of_texts_are_added_up_as_they_are(tmp_path, libver, userblock):
@@ -129,18 +137,98 @@ def test_lengths_of_texts_are_added_up_as_they_are(tmp_path, libver, userblock):
         group = file.create_group("group", track_order=True)
         for index in range(7):
             group.attrs[f"text{index}"] = ["x" * (100 * index), "yy"]
-        for index in range(30):  # a header that goes on elsewhere
+        for index in range(30):  # a header that goes on elsewhere, or attributes that are apart
             file.attrs[f"number{index}"] = np.zeros(50)
         file.attrs["text"] = "z" * 77
+    assert claimed_in(path, "/") == 77
+    assert claimed_in(path, "group") == 100 * 21 + 14
+
+
+@pytest.mark.parametrize(
+    "options", [{"libver": "latest"}, {"libver": "v110", "userblock_size": 512}]
+)
+@pytest.mark.parametrize("count", [9, 30, 1500], ids=["one block", "some", "trees of nodes"])
+def test_texts_of_attributes_that_are_kept_apart_are_counted(tmp_path, options, count):
+    """In a "fractal heap", where newer forms of the file put more than eight; also large ones."""
+    path = tmp_path / "texts.h5"
+    with h5py.File(path, "w", **options) as file:
+        group = file.create_group("group")
+        for index in range(count):
+            group.attrs[f"text{index}"] = "x" * (index + 1)
+            if index % 10 == 0:
+                group.attrs[f"numbers{index}"] = np.zeros(20)
+        group.attrs["names"] = ["y" * 3] * 300  # larger than a heap takes them
+    assert claimed_in(path, "group") == count * (count + 1) // 2 + 900
+    with safe_h5.open_h5(path) as file:
+        for index in range(0, count, 7):
+            assert safe_h5.text_attribute(file["group"], f"text{index}") == "x" * (index + 1)
+
+
+def checksum(data: bytes) -> int:
+    """Bob Jenkins' lookup3 (hashlittle, public domain), by which HDF5 knows damage."""
+
+    def turn(value: int, count: int) -> int:
+        return (value << count | value >> 32 - count) & 0xFFFFFFFF
+
+    a = b = c = 0xDEADBEEF + len(data) & 0xFFFFFFFF
+    words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
+    while len(words) > 3:
+        a, b, c = (a + words[0]) % 2**32, (b + words[1]) % 2**32, (c + words[2]) % 2**32
+        del words[:3]
+        a, c = (a - c) % 2**32 ^ turn(c, 4), (c + b) % 2**32
+        b, a = (b - a) % 2**32 ^ turn(a, 6), (a + c) % 2**32
+        c, b = (c - b) % 2**32 ^ turn(b, 8), (b + a) % 2**32
+        a, c = (a - c) % 2**32 ^ turn(c, 16), (c + b) % 2**32
+        b, a = (b - a) % 2**32 ^ turn(a, 19), (a + c) % 2**32
+        c, b = (c - b) % 2**32 ^ turn(b, 4), (b + a) % 2**32
+    words += [0] * (3 - len(words))
+    a, b, c = (a + words[0]) % 2**32, (b + words[1]) % 2**32, (c + words[2]) % 2**32
+    for first, count in ((2, 14), (0, 11), (1, 25), (2, 16), (0, 4), (1, 14), (2, 24)):
+        numbers = [a, b, c]
+        other = numbers[first - 1]
+        numbers[first] = ((numbers[first] ^ other) - turn(other, count)) % 2**32
+        a, b, c = numbers
+    return c
+
+
+def test_one_of_them_that_claims_too_much_costs_no_memory(tmp_path):
+    """The block that it lies in has a checksum, which is right again."""
+    path = tmp_path / "texts.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        for index in range(9):
+            file.attrs[f"text{index}"] = "x" * (1000 + index)
+    data = path.read_bytes()
+    reference = struct.pack("<IQ", 1007, heap_of(path))
+    assert data.count(reference) == 1
+    start = data.index(b"FHDB")
+    at = start + 4 + 1 + 8 + 5  # of the checksum, behind the heap's address and the block's place
+    old = int.from_bytes(data[at : at + 4], "little")
+
+    def right(content: bytes, size: int) -> int:
+        return checksum(content[start:at] + bytes(4) + content[at + 4 : start + size])
+
+    size = next(size for size in (512, 1024, 2048, 4096) if right(data, size) == old)
+    changed = damaged(path, data.index(reference), struct.pack("<I", 2**32 - 1)).read_bytes()
+    damaged(path, at, struct.pack("<I", right(changed, size)))
+    began = time.monotonic()
+    with (
+        safe_h5.open_h5(path) as file,
+        pytest.raises(UnreadableInputError, match="text7: claims to be longer"),
+    ):
+        safe_h5.text_attribute(file, "text7")
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("signature", [b"FRHP", b"BTHD", b"BTLF"])
+def test_what_can_not_be_counted_is_refused(tmp_path, signature):
+    path = tmp_path / "texts.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        for index in range(40):
+            file.attrs[f"text{index}"] = "x"
     with h5py.File(path) as file:
-        sizes = file.id.get_create_plist().get_sizes()
-        found = [
-            claimed_by(path, userblock, h5py.h5o.get_info(owner.id).addr, sizes)
-            for owner in (file["group"], file)
-        ]
-    is_dense = libver != "earliest"  # over eight attributes go elsewhere, and are not counted
-    assert found[1] == (0 if is_dense else 77)
-    assert found[0] == 100 * 21 + 14
+        address = h5py.h5o.get_info(file.id).addr
+    damaged(path, path.read_bytes().index(signature), b"????")
+    assert claimed_by(path, 0, address, (8, 8)) == UNTOLD
 
 
 def test_names_that_are_no_text_are_refused(tmp_path):

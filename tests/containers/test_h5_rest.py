@@ -11,8 +11,8 @@ import pytest
 from helpers import LSTM_KERNEL, make_model_h5
 
 import rnnconvert
-from rnnconvert.containers import keras_h5
 from rnnconvert.errors import DifferenceError, UnreadableInputError
+from rnnconvert.keras_models.files import h5_patch
 
 OTHER = "model_weights/dense/dense/kernel:0"
 
@@ -64,14 +64,15 @@ def test_one_dataset_under_two_names_is_accepted(tmp_path):
 def test_a_changed_dataset_is_a_difference(tmp_path, monkeypatch, storage):
     model = with_dense(tmp_path / "m.h5", **storage)
     assert rnnconvert.convert(model, verify="weights").verdict == "equivalent"
-    apply = keras_h5.apply
+    apply = h5_patch.apply
 
-    def careless(plan, source, copy):
-        apply(plan, source, copy)
+    def careless(plan, source, copy, **options):
+        checked = apply(plan, source, copy, **options)
         with h5py.File(copy, "r+") as file:
             file[OTHER][1, 7] += 1
+        return checked
 
-    monkeypatch.setattr(keras_h5, "apply", careless)
+    monkeypatch.setattr(h5_patch, "apply", careless)
     with pytest.raises(DifferenceError, match=rf"to stay as it is: {OTHER} is another"):
         rnnconvert.convert(model, verify="weights", force=True)
 
@@ -98,14 +99,15 @@ def lose_group(file: h5py.File) -> None:
 )
 def test_changed_attributes_and_lost_groups_are_differences(tmp_path, monkeypatch, spoil, told):
     model = with_dense(tmp_path / "m.h5")
-    apply = keras_h5.apply
+    apply = h5_patch.apply
 
-    def careless(plan, source, copy):
-        apply(plan, source, copy)
+    def careless(plan, source, copy, **options):
+        checked = apply(plan, source, copy, **options)
         with h5py.File(copy, "r+") as file:
             spoil(file)
+        return checked
 
-    monkeypatch.setattr(keras_h5, "apply", careless)
+    monkeypatch.setattr(h5_patch, "apply", careless)
     with pytest.raises(DifferenceError) as caught:
         rnnconvert.convert(model, verify="weights")
     assert told in str(caught.value)

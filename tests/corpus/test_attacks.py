@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 pytest.importorskip("resource", reason="needs fork")
 import fuzz_server
 
@@ -15,7 +13,7 @@ ATTACKS = sorted(
     path for path in (Path(__file__).parent / "attacks").iterdir() if path.name != "README.md"
 )
 ACCEPTED = ("zeros.h5",)
-"""Honest files that only took too long."""
+"""Good files that only took too long."""
 
 
 def _model(path: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 
 import pytest
-from corpus.compatibility import chosen, convert_all, load_in_keras3, newest_of_each
+from compatibility import chosen, convert_all, load_in_keras3, newest_of_each
 
 pytestmark = [pytest.mark.corpus, pytest.mark.timeout(900)]
 pytest.importorskip("torch", reason="torch, Keras' backend that starts fastest, is not installed")

@@ -9,36 +9,51 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
 pytest.importorskip("resource", reason="needs fork")
 import fuzz
 import fuzz_bases
 import fuzz_server
 
+FILES = tuple(kind for kind in fuzz_bases.BASES if kind not in fuzz_bases.GRAPHS)
 
-@pytest.mark.corpus
-def test_no_damaged_file_does_harm() -> None:
-    """60 seconds; every run ends in 0, 3 or 4 (`verify`: or 1), soon, and within its memory.
 
-    By the command, in a process of its own: this one may have TensorFlow's threads.
+def run(*arguments: str) -> re.Match[str]:
+    """The command, in a process of its own: this one may have TensorFlow's threads.
+
+    Returns:
+        Its line: the number of mutants, and of the exit codes 0, 1, 3 and 4.
     """
-    words = [sys.executable, fuzz.__file__, "--seconds", "60", "--seed", "1"]
+    words = [sys.executable, fuzz.__file__, *arguments]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = re.match(r"(\d+) mutants, \d+ runs, exit codes 0: \d+, .*3: \d+", done.stdout)
+    codes = "".join(rf"(?:,? ?{code}: (\d+))?" for code in (0, 1, 3, 4))
+    told = re.match(rf"(\d+) mutants, \d+ runs, exit codes {codes}; slowest", done.stdout)
     assert told, done.stdout
-    assert int(told.group(1)) >= 50
+    return told
 
 
-def test_sound_files_are_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.corpus
+@pytest.mark.parametrize("kinds", [FILES, fuzz_bases.GRAPHS], ids=["files", "graphs"])
+def test_no_damaged_file_does_harm(kinds: tuple[str, ...]) -> None:
+    """60 seconds each; every run ends in 0, 3 or 4 (`verify`: or 1), soon, in little memory."""
+    told = run("--seconds", "60", "--seed", "1", "--kinds", ",".join(kinds))
+    assert int(told[1]) >= (50 if kinds is FILES else 10)
+    assert told[2]
+    assert told[4]
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [FILES, pytest.param(fuzz_bases.GRAPHS, marks=pytest.mark.corpus)],
+    ids=["files", "graphs"],
+)
+def test_sound_files_are_converted(kinds: tuple[str, ...]) -> None:
     """Or the fuzzer would only ever try what is refused at once."""
-    monkeypatch.setattr(fuzz_server, "run", fuzz_server.run_alone)
-    for kind in fuzz_bases.BASES:
-        folder = tmp_path / kind
-        folder.mkdir()
-        path = fuzz.make(kind, 1, 0, folder, ())
-        for done, fault in fuzz.examine(kind, path, folder):
-            assert (done.code, fault) == (0, None), (kind, done)
+    told = run("--sound", "--mutants", "4", "--kinds", ",".join(kinds))
+    assert int(told[1]) == 4 * len(kinds)
+    checks = 4 if kinds is FILES else 0  # --check finds work
+    assert (int(told[2]) >= 8 * len(kinds), told[4], told[5]) == (True, None, None)
+    assert int(told[3] or 0) >= checks
 
 
 def test_the_same_seed_gives_the_same_mutant(tmp_path: Path) -> None:
@@ -57,10 +72,10 @@ def test_wrong_weights_are_noticed(tmp_path: Path) -> None:
         ["cudnn-to-keras", str(path), "-o", str(output), "--verify", "layers"], tmp_path / "log"
     )
     assert done.code == 0
-    assert fuzz_bases.wrong_weights(path, output) is None
+    assert fuzz_bases.wrong_weights("h5", path, output) is None
     with fuzz_bases.h5py.File(output, "r+") as file:
         file["model_weights/cu_gru/cu_gru/kernel:0"][2, 3] += 1
-    assert "cu_gru/kernel:0" in str(fuzz_bases.wrong_weights(path, output))
+    assert "cu_gru/kernel:0" in str(fuzz_bases.wrong_weights("h5", path, output))
 
 
 @pytest.mark.parametrize(

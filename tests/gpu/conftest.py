@@ -7,21 +7,11 @@ numpy, h5py, click, torch and pytest.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import gpu_figures
 import pytest
-
-
-@pytest.fixture(autouse=True)
-def no_package_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Keras is not installed, Python takes the folder tests/keras for it."""
-    spec = importlib.util.find_spec("keras")
-    if spec is not None and spec.origin is None:
-        monkeypatch.setitem(sys.modules, "keras", None)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

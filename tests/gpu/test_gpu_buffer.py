@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from cudnn_library import DTYPES
 from gpu_torch import buffer_of, flatten_arguments, module_of, random_stack
-from opaque_shapes import SHAPES
-from test_opaque_cudnn import expected_answer, random_shape
+from opaque_shapes import SHAPES, expected_answer, random_shape
 
 from rnnconvert.layouts import opaque
-from rnnconvert.layouts.opaque import OpaqueShape
+from rnnconvert.layouts.opaque_shape import OpaqueShape
 
 QUESTIONS = 200
 
@@ -37,7 +36,7 @@ def test_torch_packs_what_we_pack(device, within, shape, dtype):
     """Bit for bit."""
     stack = random_stack(shape, dtype)
     found = buffer_of(module_of(shape, stack, device), shape, device)
-    expected = opaque.pack(shape, stack)
+    expected = opaque.pack_buffer(shape, stack)
     assert (found.dtype, found.size) == (expected.dtype, expected.size)
     different = found.reshape(-1).view("u1") != expected.view("u1")
     within(device, dtype, float(np.count_nonzero(different)), 0.0)

@@ -12,12 +12,12 @@ import pytest
 
 import rnnconvert
 from rnnconvert import UsageError
-from rnnconvert.frameworks import CannotRun
+from rnnconvert.keras_models.verify import model_level
+from rnnconvert.options import Inputs, Permissions
 from rnnconvert.report import LevelResult
-from rnnconvert.verification import devices, model_level
+from rnnconvert.verification import devices
 from rnnconvert.verification.devices import Gpu, find_gpu, require_gpu, tf32_off
-from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.frameworks import CannotRun
 
 
 def machine(

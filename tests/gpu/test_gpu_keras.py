@@ -12,11 +12,10 @@ from helpers import make_model_h5
 from models import OWN, predict, worst_difference
 
 import rnnconvert.keras
-from rnnconvert.frameworks import CannotRun, import_keras
+from rnnconvert.keras_models.verify.model_level import check_models
+from rnnconvert.options import Inputs, Permissions
 from rnnconvert.verification.devices import find_gpu, tf32_off
-from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.model_level import check_models
-from rnnconvert.verification.permissions import Permissions
+from rnnconvert.verification.frameworks import CannotRun, import_keras
 
 MODELS = {model.name: model for model in OWN if "plain" not in model.name}
 RUNS = [

@@ -15,8 +15,8 @@ tf = pytest.importorskip("tensorflow")
 import numpy as np
 from models import ROOT
 
-from rnnconvert import lowering
-from rnnconvert.lowering import cells, forward
+from rnnconvert.graphs import lowering
+from rnnconvert.graphs.lower import cells, forward
 
 pytestmark = pytest.mark.slow
 
@@ -59,6 +59,7 @@ def test_a_genuine_model(original_on, within, tmp_path, name):
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.sampled(4)
 def test_an_op_with_lengths(original_on, within, tmp_path, dtype, mode, bidirectional):
     graph = tmp_path / "frozen.pb"
     graph.write_bytes(one_op(mode, dtype, bidirectional).SerializeToString())

@@ -15,17 +15,17 @@ from gpu_torch import (
     run_module,
 )
 
-from rnnconvert.layouts import opaque
-from rnnconvert.layouts.opaque import OpaqueShape
+from rnnconvert.keras_models.verify.torch_engine import native_tolerance
+from rnnconvert.layouts import opaque, opaque_shape
+from rnnconvert.layouts.opaque_shape import OpaqueShape
 from rnnconvert.verification.devices import tf32_off
-from rnnconvert.verification.torch_engine import native_tolerance
 
 BATCH, TIME = 3, 7
 DTYPES = ("float32", "float16", "float64")
 SHAPES = [
     OpaqueShape(cell, layers, 4, 5, direction)
     for cell, layers, direction in itertools.product(
-        opaque.CUDNN_CELLS, (1, 2, 3), opaque.DIRECTIONS
+        opaque_shape.CUDNN_CELLS, (1, 2, 3), opaque_shape.DIRECTIONS
     )
 ]
 WIDE = [OpaqueShape("lstm", 1, 256, 128), OpaqueShape("gru", 1, 128, 256)]
@@ -60,7 +60,7 @@ def tolerance(shape: OpaqueShape, dtype: str, expected: np.ndarray) -> float:
 def test_unpacked_buffers_in_torch(device, within, shape, dtype):
     """The weights go through our buffer and back before torch gets them."""
     stack, x, state, expected = problem(shape, dtype)
-    stack = opaque.unpack(shape, opaque.pack(shape, stack))
+    stack = opaque.unpack_buffer(shape, opaque.pack_buffer(shape, stack))
     with tf32_off("torch"):
         found = run_module(module_of(shape, stack, device), shape.cell, x, state, device)
     assert found.dtype == dtype
@@ -77,7 +77,7 @@ def test_cudnn_on_our_buffer(cuda, within, shape, dtype):
 
     stack, x, state, expected = problem(shape, dtype)
     module = module_of(shape, stack, cuda)
-    arguments = cudnn_arguments(module, shape, opaque.pack(shape, stack), x, state, cuda)
+    arguments = cudnn_arguments(module, shape, opaque.pack_buffer(shape, stack), x, state, cuda)
     with tf32_off("torch"), torch.no_grad():
         output = torch._cudnn_rnn(*arguments)[0]
     found = output.transpose(0, 1).double().cpu().numpy()
@@ -92,7 +92,7 @@ def test_the_call_of_cudnn_is_well_formed(shape):
     fake = pytest.importorskip("torch._subclasses.fake_tensor")
     stack, x, state, expected = problem(shape, "float32")
     module = module_of(shape, stack, "cpu")
-    buffer = opaque.pack(shape, stack)
+    buffer = opaque.pack_buffer(shape, stack)
     arguments = cudnn_arguments(module, shape, buffer, x, state, "cpu")
     with fake.FakeTensorMode() as mode:
         given = torch.utils._pytree.tree_map_only(torch.Tensor, mode.from_tensor, arguments)
@@ -101,13 +101,13 @@ def test_the_call_of_cudnn_is_well_formed(shape):
     assert tuple(last.shape) == state[0].shape
 
 
-@pytest.mark.parametrize("cell", opaque.CUDNN_CELLS)
+@pytest.mark.parametrize("cell", opaque_shape.CUDNN_CELLS)
 def test_a_wrong_buffer_is_caught(device, cell):
     """The comparison can fail: the buffer read from its end, or shifted by one matrix."""
     shape = OpaqueShape(cell, 2, 4, 5, "bidirectional")
     stack, x, state, expected = problem(shape, "float32")
-    buffer = opaque.pack(shape, stack)
+    buffer = opaque.pack_buffer(shape, stack)
     for spoiled in (buffer[::-1].copy(), np.roll(buffer, 4 * 5)):
-        module = module_of(shape, opaque.unpack(shape, spoiled), device)
+        module = module_of(shape, opaque.unpack_buffer(shape, spoiled), device)
         found = run_module(module, cell, x, state, device)
         assert np.abs(found - expected).max() > 100 * tolerance(shape, "float32", expected)

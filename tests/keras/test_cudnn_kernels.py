@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ import pytest
 from models import OWN, worst_difference
 
 from rnnconvert.keras import cudnn
-from rnnconvert.verification import cudnn_reference
+from rnnconvert.keras_models.verify.torch_engine import run_layer
+from rnnconvert.references import cudnn as cudnn_reference
 from rnnconvert.verification.devices import tf32_off
-from rnnconvert.verification.torch_engine import run_layer
 
 BATCH, TIME, INPUTS, UNITS = 3, 6, 5, 4
 GATES = {"lstm": 4, "gru": 3}
@@ -53,7 +54,9 @@ def reference(cell: str, weights: list[np.ndarray], x: np.ndarray, states: list[
     """Outputs and last states by cuDNN's equations in float64."""
     wide = in_dtype("float64", x, *states)
     tensors = dict(zip(KINDS, weights, strict=True))
-    return [part for part in cudnn_reference.run(cell, tensors, *wide) if part is not None]
+    return [
+        part for part in cudnn_reference.run_cudnn_layer(cell, tensors, *wide) if part is not None
+    ]
 
 
 def largest_gap(found, expected) -> float:
@@ -299,10 +302,10 @@ def test_a_model_on_tensorflow(tf, op, name):
     """Wrappers, nesting and states, against the outputs of another library."""
     from rnnconvert.keras import load_model
     from rnnconvert.keras.layers import on_cudnn
-    from rnnconvert.verification.keras_engine import Runner
+    from rnnconvert.keras_models.verify.keras_engine import ModelRunner
 
     model = MODELS[name]
-    runner = Runner(load_model(model.path))
+    runner = ModelRunner(load_model(model.path))
     with on_cudnn():
         found = runner.run(model.inputs()).outputs
     assert op
@@ -326,9 +329,9 @@ import test_cudnn_kernels as tests
 from rnnconvert.keras import cudnn
 from rnnconvert.keras.layers import on_cudnn
 from rnnconvert.report import LevelResult
-from rnnconvert.verification.inputs import Inputs
-from rnnconvert.verification.permissions import Permissions
-from rnnconvert.verification.model_level import _Check
+from rnnconvert.options import Inputs
+from rnnconvert.options import Permissions
+from rnnconvert.keras_models.verify.model_level import _Check
 
 calls, run = [], cudnn.run_on_torch
 cudnn.run_on_torch = lambda *given: calls.append(given) or run(*given)
@@ -360,7 +363,7 @@ def test_layers_and_models_on_torch(tmp_path):
 
     source = next(model for model in OWN if model.name == "k224-bi").path
     rnnconvert.convert(source, tmp_path / "out.h5", verify="weights")
-    places = os.pathsep.join(sys.path)
+    places = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", ON_TORCH, str(source), str(tmp_path / "out.h5")],
         capture_output=True, text=True, check=False,

@@ -21,9 +21,9 @@ from rnnconvert import NotConvertibleError, UnreadableInputError
 keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
 pytest.importorskip("keras.ops", reason="Keras 3 is not installed")
 
-from rnnconvert.containers.keras_h5 import open_keras_h5
 from rnnconvert.keras import CuDNNGRU, CuDNNLSTM, custom_objects, load_model
 from rnnconvert.keras.loading import original_config
+from rnnconvert.keras_models.files.h5 import open_keras_h5
 
 FURTHER_CUDNN = [model for model in FURTHER if model.path.parents[2].name == "keras"]
 RUNNABLE = [
@@ -54,6 +54,7 @@ def run(loaded, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("model", swept(RUNNABLE, NEWEST), ids=lambda model: model.name)
+@pytest.mark.sampled(3)
 def test_own_fixture(model: Model) -> None:
     before = model.path.read_bytes()
     loaded = load_model(model.path)
@@ -78,6 +79,7 @@ def test_further_fixture(model: Model) -> None:
 @pytest.mark.parametrize(
     "path", [path for path in REAL if path.name != "keras1_lstm.h5"], ids=lambda path: path.name
 )
+@pytest.mark.sampled(4)
 def test_real_model(path: Path) -> None:
     with open_keras_h5(path) as file:
         whole = file.model_config is not None

@@ -21,8 +21,9 @@ from models import SHARED
 from opaque_shapes import SHAPES
 
 from rnnconvert.errors import NotConvertibleError, UsageError
-from rnnconvert.layouts import opaque, opaque_arrays
-from rnnconvert.layouts.opaque import OpaqueShape, PseudoLayer
+from rnnconvert.layouts import opaque, opaque_arrays, opaque_fitting, opaque_shape
+from rnnconvert.layouts.opaque import PseudoLayer
+from rnnconvert.layouts.opaque_shape import OpaqueShape
 
 BATCH, TIME = 3, 6
 THRESHOLD = 1e-3
@@ -37,7 +38,7 @@ def torch():
 
 
 SKIPPING = [
-    OpaqueShape(cell, 2, 4, 4, "bidirectional", "skip_input") for cell in opaque.CUDNN_CELLS
+    OpaqueShape(cell, 2, 4, 4, "bidirectional", "skip_input") for cell in opaque_shape.CUDNN_CELLS
 ]
 
 
@@ -166,7 +167,7 @@ def problem(shape: OpaqueShape, seed: int = 0) -> tuple[Array, Array, Array, Arr
 @each_shape
 def test_torch_with_the_unpacked_weights_computes_the_equations(torch, shape):
     buffer, *inputs = problem(shape)
-    found = run_torch(torch, shape, opaque.unpack(shape, buffer), *inputs)
+    found = run_torch(torch, shape, opaque.unpack_buffer(shape, buffer), *inputs)
     expected = forward(shape, cut(shape, buffer), *inputs)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -182,7 +183,7 @@ def test_what_torch_computed_when_it_wrote_the_files(path):
         direction="bidirectional" if meta["bi"] else "unidirectional",
         input_mode="skip_input" if meta["skip"] else "linear_input", num_proj=meta["proj"],
     )  # fmt: skip
-    layers = [as_cut(layer) for layer in opaque.unpack(shape, flat)]
+    layers = [as_cut(layer) for layer in opaque.unpack_buffer(shape, flat)]
     tolerance = {"float32": 2e-6, "float64": 1e-12}[flat.dtype.name]
     np.testing.assert_allclose(forward(shape, layers, *inputs), y, rtol=0, atol=tolerance)
 
@@ -369,7 +370,7 @@ def test_a_wrong_layout_is_caught(torch, shape, options):
 def test_the_wrong_reader_is_right_without_its_error(shape):
     buffer, *_ = problem(shape)
     for found, expected in zip(
-        wrong_unpack(shape, buffer), opaque.unpack(shape, buffer), strict=True
+        wrong_unpack(shape, buffer), opaque.unpack_buffer(shape, buffer), strict=True
     ):
         for field in ("kernel", "recurrent", "bias", "projection"):
             np.testing.assert_array_equal(getattr(found, field), getattr(expected, field))
@@ -386,15 +387,15 @@ def dtype_of(name: str) -> np.dtype:
 
 @st.composite
 def shapes(draw) -> OpaqueShape:
-    cell = draw(st.sampled_from(opaque.CUDNN_CELLS))
+    cell = draw(st.sampled_from(opaque_shape.CUDNN_CELLS))
     units = draw(st.integers(1, 6))
-    mode = draw(st.sampled_from(opaque.INPUT_MODES))
+    mode = draw(st.sampled_from(opaque_shape.INPUT_MODES))
     return OpaqueShape(
         cell,
         draw(st.integers(1, 4)),
         units,
         units if mode == "skip_input" else draw(st.integers(1, 7)),
-        draw(st.sampled_from(list(opaque.DIRECTIONS))),
+        draw(st.sampled_from(list(opaque_shape.DIRECTIONS))),
         mode,
         draw(st.integers(0, units)) if cell == "lstm" else 0,
     )
@@ -424,10 +425,10 @@ def test_unpacking_is_a_bijection_bit_for_bit(shape, seed, name):
     """Of any bit pattern, NaN included; the arrays lie in the buffer itself."""
     dtype = dtype_of(name)
     buffer = np.frombuffer(np.random.default_rng(seed).bytes(shape.size * dtype.itemsize), dtype)
-    layers = opaque.unpack(shape, buffer)
+    layers = opaque.unpack_buffer(shape, buffer)
     assert all(np.shares_memory(layer.recurrent, buffer) for layer in layers)
-    assert_same_bits(opaque.pack(shape, layers), buffer)
-    assert_same_bits(opaque.pack(shape, layers[::-1]), buffer)
+    assert_same_bits(opaque.pack_buffer(shape, layers), buffer)
+    assert_same_bits(opaque.pack_buffer(shape, layers[::-1]), buffer)
     arrays = opaque_arrays.to_arrays(shape, layers)
     for region in shape.regions:
         piece = buffer[region.offset : region.end].reshape(region.shape)
@@ -435,7 +436,7 @@ def test_unpacking_is_a_bijection_bit_for_bit(shape, seed, name):
         assert np.shares_memory(arrays[region.name], buffer)
     found, again = opaque_arrays.from_arrays(arrays)
     assert found == shape.resolved
-    assert_same_bits(opaque.pack(found, again), buffer)
+    assert_same_bits(opaque.pack_buffer(found, again), buffer)
 
 
 def assert_same_bits(found: Array, expected: Array) -> None:
@@ -453,13 +454,13 @@ def test_one_wrong_hyperparameter_is_found(shape, data):
         st.sampled_from(
             [
                 {"num_layers": data.draw(st.integers(1, 6))},
-                {"direction": data.draw(st.sampled_from(list(opaque.DIRECTIONS)))},
+                {"direction": data.draw(st.sampled_from(list(opaque_shape.DIRECTIONS)))},
                 {"input_size": data.draw(st.integers(1, 20)), "input_mode": "linear_input"},
             ]
         )
     )
     near = replace(true, **change)
-    found = opaque.fitting(true.size, near)
+    found = opaque_fitting.fitting(true.size, near)
     assert {other.size for other in found} == {true.size}
     if true.num_layers <= 4:
         assert true in found
@@ -475,7 +476,7 @@ def test_the_dtype_of_the_weights_is_the_buffers():
     for name in ("float16", "float32", "float64", "bfloat16"):
         dtype = dtype_of(name)
         shape = OpaqueShape("gru", 1, 3, 3, input_mode="auto_select")
-        (layer,) = opaque.unpack(shape, np.ones(shape.size, dtype))
+        (layer,) = opaque.unpack_buffer(shape, np.ones(shape.size, dtype))
         weights = layer.weights()
         assert weights.dtype == dtype
         np.testing.assert_array_equal(weights.kernel.astype("float64"), [np.eye(3)] * 3)
@@ -486,7 +487,7 @@ def test_the_dtype_of_the_weights_is_the_buffers():
 
 def test_a_projection_has_no_canonical_weights():
     shape = OpaqueShape("lstm", 2, 4, 5, num_proj=3)
-    layer = opaque.unpack(shape, np.ones(shape.size))[1]
+    layer = opaque.unpack_buffer(shape, np.ones(shape.size))[1]
     assert layer.projection.shape == (3, 4)
     with pytest.raises(NotConvertibleError) as caught:
         layer.weights()
@@ -550,7 +551,7 @@ def test_hyperparameters_that_make_no_sense(arguments, message):
 def test_a_buffer_of_another_size(size, hint):
     shape = OpaqueShape("lstm", 2, 6, 5)
     with pytest.raises(ValueError, match="the buffer has") as caught:
-        opaque.unpack(shape, np.zeros(size))
+        opaque.unpack_buffer(shape, np.zeros(size))
     assert str(caught.value) == (
         f"the buffer has {size} elements; expected 648 for cell=lstm, num_layers=2, num_units=6, "
         f"input_size=5, direction=unidirectional, input_mode=linear_input, num_proj=0; {hint}"
@@ -558,7 +559,7 @@ def test_a_buffer_of_another_size(size, hint):
 
 
 def arrays_of(shape: OpaqueShape) -> dict[str, Array]:
-    return opaque_arrays.to_arrays(shape, opaque.unpack(shape, np.arange(float(shape.size))))
+    return opaque_arrays.to_arrays(shape, opaque.unpack_buffer(shape, np.arange(float(shape.size))))
 
 
 @pytest.mark.parametrize(
@@ -572,13 +573,13 @@ def arrays_of(shape: OpaqueShape) -> dict[str, Array]:
 def test_a_buffer_of_another_kind(buffer, message):
     shape = OpaqueShape("rnn_relu", 1, 3, 3)
     with pytest.raises(ValueError, match=message):
-        opaque.unpack(shape, buffer)
+        opaque.unpack_buffer(shape, buffer)
 
 
 def test_layers_that_do_not_fit_the_shape():
-    layers = opaque.unpack(GRU, np.zeros(GRU.size))
+    layers = opaque.unpack_buffer(GRU, np.zeros(GRU.size))
     skipping = OpaqueShape("gru", 1, 4, 4, "bidirectional", "skip_input")
-    without_kernel = opaque.unpack(skipping, np.zeros(skipping.size))[0]
+    without_kernel = opaque.unpack_buffer(skipping, np.zeros(skipping.size))[0]
     half = replace(layers[0], kernel=layers[0].kernel.astype("float32"))
     for wrong, message in (
         (layers[:3], "12 of 48 arrays are missing .gru/layer_1/backward/input_kernel/r, "),
@@ -589,14 +590,14 @@ def test_layers_that_do_not_fit_the_shape():
         (layers[2:] + layers[:2], None),
     ):
         if message is None:
-            opaque.pack(GRU, wrong)
+            opaque.pack_buffer(GRU, wrong)
             continue
         with pytest.raises(ValueError, match=message):
-            opaque.pack(GRU, wrong)
+            opaque.pack_buffer(GRU, wrong)
     with pytest.raises(
         ValueError, match=r"input_kernel/r: expected shape \(4, 6\), found \(4, 5\)"
     ):
-        opaque.pack(replace(GRU, input_size=6), layers)
+        opaque.pack_buffer(replace(GRU, input_size=6), layers)
 
 
 @pytest.mark.parametrize(
@@ -610,7 +611,7 @@ def test_layers_that_do_not_fit_the_shape():
     ],
 )
 def test_a_layer_of_impossible_arrays(field, shape, message):
-    layer = opaque.unpack(GRU, np.zeros(GRU.size))[0]
+    layer = opaque.unpack_buffer(GRU, np.zeros(GRU.size))[0]
     with pytest.raises(ValueError, match=message):
         replace(layer, **{field: np.zeros(shape)})
 

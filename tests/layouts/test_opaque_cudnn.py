@@ -14,9 +14,9 @@ from typing import Any
 
 import cudnn_library
 import pytest
+from opaque_shapes import expected_answer, random_shape
 
-from rnnconvert.layouts import opaque
-from rnnconvert.layouts.opaque import OpaqueShape, Region
+from rnnconvert.layouts.opaque_shape import OpaqueShape
 
 QUESTIONS = 400
 
@@ -39,40 +39,6 @@ def ask(questions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = json.loads(done.stdout)
     assert found["version"] > 8000
     return found["answers"]
-
-
-def random_shape(rng: random.Random) -> OpaqueShape:
-    cell = rng.choice(opaque.CUDNN_CELLS)
-    units = rng.choice([1, 2, 3, 5, 8, 17, 32, 64])
-    mode = rng.choice(["linear_input", "linear_input", "skip_input"])
-    return OpaqueShape(
-        cell,
-        num_layers=rng.randint(1, 4),
-        num_units=units,
-        input_size=units if mode == "skip_input" else rng.choice([1, 3, 4, 7, 16, 64, 129]),
-        direction=rng.choice(list(opaque.DIRECTIONS)),
-        input_mode=mode,
-        num_proj=rng.randint(0, units) if cell == "lstm" and rng.random() < 0.5 else 0,
-    )
-
-
-def expected_answer(shape: OpaqueShape) -> dict[str, Any]:
-    """What `OpaqueShape` says, in the library's terms."""
-    found: dict[str, Any] = {"size": shape.size, "matrices": [], "biases": []}
-    for region in shape.regions:
-        kind = "biases" if region.kind.endswith("bias") else "matrices"
-        layer = region.layer * len(shape.directions) + shape.directions.index(region.direction)
-        rows = [*region.shape, 1][:2]
-        found[kind].append([layer, linear_layer(shape, region), region.offset, rows])
-    return found
-
-
-def linear_layer(shape: OpaqueShape, region: Region) -> int:
-    """cuDNN's number of a matrix or bias: gates of the input, then recurrent ones, projection."""
-    count = len(shape.gates)
-    if region.gate is None:
-        return 2 * count
-    return shape.gates.index(region.gate) + (count if region.kind.startswith("recurrent") else 0)
 
 
 def test_the_library_puts_everything_where_we_do():

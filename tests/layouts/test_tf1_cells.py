@@ -19,7 +19,7 @@ from models import SHARED
 
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.layouts import CELLS, RnnWeights, merge_bias, tf1_cells
-from rnnconvert.layouts.tf1_cells import TF1_CELLS, Tf1Cell, find, pack, unpack
+from rnnconvert.layouts.tf1_cells import TF1_CELLS, Tf1Cell, find_tf1, pack_tf1, unpack_tf1
 
 BATCH, TIME, INPUTS, UNITS = 3, 6, 5, 4
 CONTRIB = SHARED / "fixtures" / "contrib"
@@ -125,17 +125,17 @@ def test_the_equations(layout, seed):
     x, state = random_input(np.random.default_rng(seed), BATCH, TIME, INPUTS, UNITS)
     scope = layout.scopes[0] + layout.cell
     expected = tf1_forward(scope, tensors, x, state, layout.forget_bias)
-    found = canonical_forward(unpack(layout, tensors), x, state)
+    found = canonical_forward(unpack_tf1(layout, tensors), x, state)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("forget_bias", [0.0, 1.0, -0.3])
 def test_the_forget_bias_is_the_callers(forget_bias):
-    layout = find("basic_lstm_cell", LSTM_NAMES)
+    layout = find_tf1("basic_lstm_cell", LSTM_NAMES)
     tensors = random_tensors(layout)
     x, state = random_input(np.random.default_rng(0), BATCH, TIME, INPUTS, UNITS)
     expected = tf1_forward("lstm", tensors, x, state, forget_bias)
-    found = canonical_forward(unpack(layout, tensors, forget_bias), x, state)
+    found = canonical_forward(unpack_tf1(layout, tensors, forget_bias), x, state)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
@@ -143,7 +143,7 @@ def test_the_forget_bias_is_the_callers(forget_bias):
     ("scope", "expected"), [("basic_lstm_cell", 1.0), ("cudnn_compatible_lstm_cell", 0.0)]
 )
 def test_the_forget_bias_of_a_class(scope, expected):
-    assert find(scope, LSTM_NAMES).forget_bias == expected
+    assert find_tf1(scope, LSTM_NAMES).forget_bias == expected
 
 
 # --- TensorFlow itself ----------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_the_cells_of_tensorflow(tensorflow, class_name, options):
             variable.load(tensors[name], session)
         expected = np.stack(session.run(outputs), axis=1)
     (scope,) = scopes
-    layout = find(scope, tensors, options.get("activation", "tanh"))
-    weights = unpack(layout, tensors, options.get("forget_bias"))
+    layout = find_tf1(scope, tensors, options.get("activation", "tanh"))
+    weights = unpack_tf1(layout, tensors, options.get("forget_bias"))
     found = canonical_forward(weights, x, (h, c))
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
@@ -195,7 +195,7 @@ def test_the_cells_of_tensorflow(tensorflow, class_name, options):
 @pytest.mark.parametrize("forget_bias", [0.0, 1.0])
 def test_the_fused_lstm_of_tensorflow(tensorflow, forget_bias):
     """What LSTMBlockCell, and CudnnCompatibleLSTMCell with forget_bias=0, call."""
-    layout = find("lstm_cell", LSTM_NAMES)
+    layout = find_tf1("lstm_cell", LSTM_NAMES)
     tensors = random_tensors(layout, dtype="float32")
     x, (h, c) = random_input(np.random.default_rng(0), BATCH, TIME, INPUTS, UNITS)
     zeros, state = np.zeros(UNITS, "float32"), (c.astype("float32"), h.astype("float32"))
@@ -207,20 +207,20 @@ def test_the_fused_lstm_of_tensorflow(tensorflow, forget_bias):
         )  # fmt: skip
         state = (step.cs, step.h)
         outputs.append(step.h.numpy())
-    found = canonical_forward(unpack(layout, tensors, forget_bias), x, (h, c))
+    found = canonical_forward(unpack_tf1(layout, tensors, forget_bias), x, (h, c))
     np.testing.assert_allclose(found, np.stack(outputs, axis=1), rtol=0, atol=2e-6)
 
 
 @pytest.mark.slow
 def test_the_fused_gru_of_tensorflow(tensorflow):
-    layout = find("GRUBlockCell", BLOCK_NAMES)
+    layout = find_tf1("GRUBlockCell", BLOCK_NAMES)
     tensors = random_tensors(layout, dtype="float32")
     x, (h, _) = random_input(np.random.default_rng(0), BATCH, TIME, INPUTS, UNITS)
     outputs, state = [], h.astype("float32")
     for x_t in x.transpose(1, 0, 2).astype("float32"):
         state = tensorflow.raw_ops.GRUBlockCell(x=x_t, h_prev=state, **tensors).h
         outputs.append(state.numpy())
-    found = canonical_forward(unpack(layout, tensors), x, (h, h))
+    found = canonical_forward(unpack_tf1(layout, tensors), x, (h, h))
     np.testing.assert_allclose(found, np.stack(outputs, axis=1), rtol=0, atol=2e-6)
 
 
@@ -241,7 +241,7 @@ def test_checkpoints_of_tensorflow_1(tensorflow, case):
         outputs = []
         for scope in sorted(layer, key=lambda scope: "/bw/" in scope):
             tensors = scopes[scope]
-            weights = unpack(find(scope.rpartition("/")[2], tensors), tensors)
+            weights = unpack_tf1(find_tf1(scope.rpartition("/")[2], tensors), tensors)
             turn = slice(None, None, -1 if "/bw/" in scope else 1)
             zeros = np.zeros((len(x), weights.units))
             outputs.append(canonical_forward(weights, x[:, turn], (zeros, zeros))[:, turn])
@@ -260,9 +260,9 @@ def test_checkpoints_of_tensorflow_1(tensorflow, case):
 )  # fmt: skip
 def test_tensors_come_back_bit_for_bit(layout, inputs, units, seed, dtype):
     tensors = random_tensors(layout, seed, inputs, units, dtype)
-    weights = unpack(layout, tensors, forget_bias=0.0)
+    weights = unpack_tf1(layout, tensors, forget_bias=0.0)
     assert (weights.input_dim, weights.units) == (inputs, units)
-    again = pack(layout, weights, forget_bias=0.0)
+    again = pack_tf1(layout, weights, forget_bias=0.0)
     assert again.keys() == tensors.keys()
     for name, expected in tensors.items():
         assert again[name].dtype == expected.dtype
@@ -276,7 +276,7 @@ def test_weights_come_back_but_for_the_split_of_a_merged_bias(layout):
     gates = len(CELLS[layout.cell].gates)
     shapes = ((gates, UNITS, INPUTS), (gates, UNITS, UNITS), (2, gates, UNITS))
     weights = RnnWeights(layout.cell, *(rng.normal(size=shape) for shape in shapes))
-    found = unpack(layout, pack(layout, weights))
+    found = unpack_tf1(layout, pack_tf1(layout, weights))
     np.testing.assert_array_equal(found.kernel, weights.kernel)
     np.testing.assert_array_equal(found.recurrent, weights.recurrent)
     merged, expected = merge_bias(found.bias), merge_bias(weights.bias)
@@ -287,7 +287,7 @@ def test_weights_come_back_but_for_the_split_of_a_merged_bias(layout):
 
 def test_weights_without_a_bias_get_zeros():
     weights = RnnWeights("gru", np.ones((3, 4, 5)), np.ones((3, 4, 4)), None)
-    tensors = pack(tf1_cells.CUDNN_GRU, weights)
+    tensors = pack_tf1(tf1_cells.CUDNN_GRU, weights)
     assert {n: a.shape for n, a in tensors.items() if n.endswith("bias")} == {
         "gates/bias": (8,),
         "candidate/input_projection/bias": (4,),
@@ -299,19 +299,19 @@ def test_weights_without_a_bias_get_zeros():
 def test_big_endian_tensors_become_native():
     tensors = random_tensors(tf1_cells.CUDNN_GRU)
     swapped = {name: array.astype(">f8") for name, array in tensors.items()}
-    found = unpack(tf1_cells.CUDNN_GRU, swapped)
-    expected = unpack(tf1_cells.CUDNN_GRU, tensors)
+    found = unpack_tf1(tf1_cells.CUDNN_GRU, swapped)
+    expected = unpack_tf1(tf1_cells.CUDNN_GRU, tensors)
     np.testing.assert_array_equal(found.kernel, expected.kernel, strict=True)
     np.testing.assert_array_equal(found.bias, expected.bias, strict=True)
 
 
 def test_a_function_that_the_cell_does_not_compute():
-    weights = unpack(tf1_cells.CUDNN_GRU, random_tensors(tf1_cells.CUDNN_GRU))
+    weights = unpack_tf1(tf1_cells.CUDNN_GRU, random_tensors(tf1_cells.CUDNN_GRU))
     with pytest.raises(NotConvertibleError, match="different functions"):
-        pack(find("gru_cell", GRU_NAMES), weights)
-    tanh = unpack(tf1_cells.RNN_TANH, random_tensors(tf1_cells.RNN_TANH))
+        pack_tf1(find_tf1("gru_cell", GRU_NAMES), weights)
+    tanh = unpack_tf1(tf1_cells.RNN_TANH, random_tensors(tf1_cells.RNN_TANH))
     with pytest.raises(NotConvertibleError, match="rnn_tanh cell cannot be written as a rnn_relu"):
-        pack(tf1_cells.RNN_RELU, tanh)
+        pack_tf1(tf1_cells.RNN_RELU, tanh)
 
 
 # --- names ----------------------------------------------------------------------------------
@@ -321,32 +321,32 @@ def test_a_function_that_the_cell_does_not_compute():
 @pytest.mark.parametrize("scope", FOUND)
 def test_layouts_are_found_by_scope_and_tensors(scope, suffix):
     names, cell = FOUND[scope]
-    layout = find(scope + suffix, names)
+    layout = find_tf1(scope + suffix, names)
     assert layout.cell == cell
     assert scope in layout.scopes
     assert {name for block in layout.blocks for name in (block.kernel, block.bias)} == set(names)
 
 
 def test_a_gru_block_cell_of_tf_1_15_lies_in_the_scope_of_a_gru_cell():
-    assert find("gru_cell", BLOCK_NAMES).blocks[0].kernel == "w_ru"
+    assert find_tf1("gru_cell", BLOCK_NAMES).blocks[0].kernel == "w_ru"
 
 
 def test_the_activation_of_a_basic_rnn_cell_must_be_said():
-    assert find("basic_rnn_cell", LSTM_NAMES).cell == "rnn_tanh"
-    assert find("basic_rnn_cell", LSTM_NAMES, activation="relu").cell == "rnn_relu"
+    assert find_tf1("basic_rnn_cell", LSTM_NAMES).cell == "rnn_tanh"
+    assert find_tf1("basic_rnn_cell", LSTM_NAMES, activation="relu").cell == "rnn_relu"
 
 
 @pytest.mark.parametrize("scope", ["basic_lstm_cell", "gru_cell"])
 def test_names_up_to_tf_1_1(scope):
     names = FOUND[scope][0]
     old = [name.replace("kernel", "weights").replace("bias", "biases") for name in names]
-    layout = find(scope, old)
-    assert layout == find(scope, names)
+    layout = find_tf1(scope, old)
+    assert layout == find_tf1(scope, names)
     tensors = random_tensors(layout)
-    found = unpack(layout, dict(zip(old, (tensors[name] for name in names), strict=True)))
-    np.testing.assert_array_equal(found.kernel, unpack(layout, tensors).kernel)
+    found = unpack_tf1(layout, dict(zip(old, (tensors[name] for name in names), strict=True)))
+    np.testing.assert_array_equal(found.kernel, unpack_tf1(layout, tensors).kernel)
     with pytest.raises(ValueError, match="there twice, by its old and its new name"):
-        unpack(layout, {**tensors, old[0]: tensors[names[0]]})
+        unpack_tf1(layout, {**tensors, old[0]: tensors[names[0]]})
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_names_up_to_tf_1_1(scope):
 )
 def test_cells_that_no_layer_can_be(scope, names, message):
     with pytest.raises(NotConvertibleError, match=message):
-        find(scope, names)
+        find_tf1(scope, names)
 
 
 @pytest.mark.parametrize(
@@ -396,7 +396,7 @@ def test_cells_that_no_layer_can_be(scope, names, message):
 )
 def test_tensors_missing_or_too_many(scope, names, message):
     with pytest.raises(ValueError, match="tensors of") as caught:
-        find(scope, names)
+        find_tf1(scope, names)
     assert str(caught.value) == message
 
 
@@ -410,7 +410,7 @@ SEPARATE = {
 
 def with_separate(scope: str) -> tuple[Tf1Cell, dict[str, Array], Array, Array]:
     merged, first, second = SEPARATE[scope]
-    layout = find(scope, [*FOUND[scope][0], first, second])
+    layout = find_tf1(scope, [*FOUND[scope][0], first, second])
     tensors = random_tensors(layout, dtype="float32")
     halves = np.random.default_rng(5).normal(size=(2, *tensors[merged].shape)).astype("float32")
     tensors.update({merged: halves[0] + halves[1], first: halves[0], second: halves[1]})
@@ -420,7 +420,7 @@ def with_separate(scope: str) -> tuple[Tf1Cell, dict[str, Array], Array, Array]:
 @pytest.mark.parametrize("scope", SEPARATE)
 def test_separate_biases_survive(scope):
     layout, tensors, first, second = with_separate(scope)
-    bias = unpack(layout, tensors).bias
+    bias = unpack_tf1(layout, tensors).bias
     stored = layout.blocks[0].gates
     for place, gate in enumerate(stored):
         index = CELLS[layout.cell].gates.index(gate)
@@ -433,11 +433,11 @@ def test_separate_biases_that_contradict(scope):
     layout, tensors, first, _ = with_separate(scope)
     merged, *names = SEPARATE[scope]
     with pytest.raises(ValueError, match=f"{names[0]} and {names[1]} don't add up to {merged}"):
-        unpack(layout, {**tensors, names[0]: first * np.float32(1.00001)})
+        unpack_tf1(layout, {**tensors, names[0]: first * np.float32(1.00001)})
     with pytest.raises(ValueError, match=r"expected both, of shape .*, found"):
-        unpack(layout, {name: a for name, a in tensors.items() if name != names[1]})
+        unpack_tf1(layout, {name: a for name, a in tensors.items() if name != names[1]})
     with pytest.raises(ValueError, match=r"expected both, of shape .*, found"):
-        unpack(layout, {**tensors, names[1]: first[:-1]})
+        unpack_tf1(layout, {**tensors, names[1]: first[:-1]})
 
 
 # --- shapes and dtypes ----------------------------------------------------------------------
@@ -465,20 +465,20 @@ def test_separate_biases_that_contradict(scope):
     ],
 )
 def test_shapes_that_contradict(scope, spoil, message):
-    layout = find(scope, FOUND[scope][0])
+    layout = find_tf1(scope, FOUND[scope][0])
     tensors = random_tensors(layout)
     for name, shape in spoil.items():
         del tensors[name]
         if shape is not None:
             tensors[name] = np.zeros(shape)
     with pytest.raises(ValueError, match=message):
-        unpack(layout, tensors)
+        unpack_tf1(layout, tensors)
 
 
 def test_dtypes_that_contradict():
     tensors = random_tensors(tf1_cells.CUDNN_LSTM)
     with pytest.raises(ValueError, match=r"expected one dtype of .*, found float32, float64"):
-        unpack(tf1_cells.CUDNN_LSTM, {**tensors, "bias": tensors["bias"].astype("float32")})
+        unpack_tf1(tf1_cells.CUDNN_LSTM, {**tensors, "bias": tensors["bias"].astype("float32")})
     whole = {name: array.astype("int32") for name, array in tensors.items()}
     with pytest.raises(ValueError, match=r"expected one dtype of .*, found int32"):
-        unpack(tf1_cells.CUDNN_LSTM, whole)
+        unpack_tf1(tf1_cells.CUDNN_LSTM, whole)

@@ -12,6 +12,7 @@ from rnnconvert.containers.checkpoint.v2 import open_bundle
 from rnnconvert.containers.checkpoint.variables import (
     Checkpoint,
     CheckpointPath,
+    RawPlace,
     Source,
     VariableInfo,
 )
@@ -21,6 +22,7 @@ from rnnconvert.errors import UnreadableInputError
 __all__ = [
     "Checkpoint",
     "CheckpointPath",
+    "RawPlace",
     "Source",
     "VariableInfo",
     "data_path",

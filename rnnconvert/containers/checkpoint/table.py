@@ -38,8 +38,8 @@ _MOST_KEPT = 2**22
 _MOST_KEY_BYTES = 64
 """A block's keys, written in full, may take so many times the block's bytes.
 
-Honest ones take less than _RESTART_INTERVAL times; without a bound, a small file could hold keys
-of terabytes, since a key may repeat the one before it at no cost.
+TensorFlow's own take less than _RESTART_INTERVAL times; without a bound, a small file could hold
+keys of terabytes, since a key may repeat the one before it at no cost.
 """
 
 Item = tuple[bytes, memoryview]

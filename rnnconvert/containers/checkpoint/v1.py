@@ -21,6 +21,7 @@ from rnnconvert.containers.checkpoint.table import Table, open_table
 from rnnconvert.containers.checkpoint.variables import (
     Checkpoint,
     CheckpointPath,
+    RawPlace,
     Source,
     VariableInfo,
     assemble,
@@ -77,6 +78,9 @@ class _SliceStore:
 
     def require(self, info: VariableInfo) -> None:
         """Nothing: the table that lists the values holds them, too, and was read."""
+
+    def place(self, info: VariableInfo) -> RawPlace | None:
+        """None: its values are messages, not bytes."""
 
     def source(self, info: VariableInfo) -> Source:
         return functools.partial(self.read, info)

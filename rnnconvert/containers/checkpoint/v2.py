@@ -36,6 +36,7 @@ from rnnconvert.containers.checkpoint.table import open_table
 from rnnconvert.containers.checkpoint.variables import (
     Checkpoint,
     CheckpointPath,
+    RawPlace,
     Source,
     Stored,
     StoredPart,
@@ -88,6 +89,15 @@ class _BundleStore:
     def require(self, info: VariableInfo) -> None:
         for place in self.places[info.name]:
             _require_there(place)
+
+    def place(self, info: VariableInfo) -> RawPlace | None:
+        places = self.places[info.name]
+        if info.slices or self.big_endian or info.dtype in (STRING, _UNCHECKED):
+            return None
+        _require_there(places[0])
+        chunks = functools.partial(_checked_chunks, places[0])
+        entry = places[0].entry
+        return RawPlace(places[0].path, entry.offset, numpy_dtype(info.dtype), chunks)
 
     def source(self, info: VariableInfo) -> Source:
         """The stored bytes; strings are decoded, since their checksum covers decoded lengths."""

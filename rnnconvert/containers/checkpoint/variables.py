@@ -14,6 +14,7 @@ from rnnconvert.containers.checkpoint.dtypes import numpy_dtype
 from rnnconvert.containers.checkpoint.files import Malformed, is_there
 from rnnconvert.containers.checkpoint.slices import Shape, Slice, resolve
 from rnnconvert.containers.checkpoint.wire import Message
+from rnnconvert.containers.raw_file import Filled
 from rnnconvert.errors import UnreadableInputError
 
 MAX_DIMENSIONS = 32
@@ -96,8 +97,27 @@ class Stored:
     parts: tuple[StoredPart, ...]
 
 
-Source = np.ndarray | Callable[[], np.ndarray] | Stored
-"""Where the writer gets a tensor from: an array, a function that gives it, or a stored variable."""
+Source = np.ndarray | Callable[[], np.ndarray] | Stored | Filled
+"""Where the writer gets a tensor from: an array, a function that gives it, a stored variable, or a
+function that writes it.
+"""
+
+
+@dataclass(frozen=True)
+class RawPlace:
+    """Where a tensor lies in a data file, in one piece and little-endian.
+
+    Args:
+        path: of the file.
+        offset: of the first byte.
+        dtype: of its numbers.
+        chunks: the bytes, in order; checks them against the checksum when they have all been read.
+    """
+
+    path: Path
+    offset: int
+    dtype: np.dtype[np.generic]
+    chunks: Callable[[], Iterator[memoryview]]
 
 
 class Store(Protocol):
@@ -106,6 +126,8 @@ class Store(Protocol):
     def read(self, info: VariableInfo) -> np.ndarray: ...
 
     def source(self, info: VariableInfo) -> Source: ...
+
+    def place(self, info: VariableInfo) -> RawPlace | None: ...
 
     def require(self, info: VariableInfo) -> None: ...
 
@@ -156,6 +178,10 @@ class Checkpoint:
         Slices of a version 2 checkpoint stay slices; other partitioned variables become whole.
         """
         return self._store.source(self.variables[name])
+
+    def place(self, name: str) -> RawPlace | None:
+        """Where a variable's bytes lie; None unless they lie in one piece, as numpy has them."""
+        return self._store.place(self.variables[name])
 
     def require_values(self) -> None:
         """Raise UnreadableInputError unless all data files are there, and long enough."""

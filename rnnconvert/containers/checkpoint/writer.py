@@ -26,7 +26,11 @@ from rnnconvert.containers.checkpoint.slices import SLICE_KEYS, slice_key
 from rnnconvert.containers.checkpoint.table import write_table
 from rnnconvert.containers.checkpoint.variables import Source, Stored
 from rnnconvert.containers.checkpoint.wire import encode_varint
+from rnnconvert.containers.raw_file import Filled, RawFile
 from rnnconvert.errors import NotConvertibleError
+
+_LARGE = 2**20
+"""Bytes of a tensor that is on its way to the disk as soon as it is written."""
 
 
 def write_checkpoint(index: Path, data: Path, tensors: Mapping[str, Source]) -> None:
@@ -35,19 +39,23 @@ def write_checkpoint(index: Path, data: Path, tensors: Mapping[str, Source]) -> 
     Args:
         index: the file to write the index to; `index_path(prefix)` once it is published.
         data: the file to write the values to; `data_path(prefix)` once it is published.
-        tensors: by name; arrays, functions that give one, or `Checkpoint.source`, in any order.
+        tensors: by name, in any order; arrays, functions that give one, `Checkpoint.source`, or
+            what is to be filled in.
 
     Raises:
         NotConvertibleError: a name or a type that a checkpoint can't have.
         OSError: one of the files can't be written. Whatever a source raises comes through too.
     """
     entries = {HEADER_KEY: encode_header()}
-    with data.open("wb") as file:
+    with data.open("w+b") as file:
         for name in sorted(tensors, key=str.encode):
             if not name or name.encode().startswith(SLICE_KEYS):
                 raise NotConvertibleError(f"a variable can't have the name {name!r}")
             for key, entry in _write(file, name, tensors[name]):
                 entries[key] = encode_entry(entry)
+                if entry.size >= _LARGE:
+                    file.flush()
+                    RawFile(file, writes=True).write_back(entry.offset, entry.size)
     with index.open("wb") as file:
         write_table(file, sorted(entries.items()))
 
@@ -56,6 +64,9 @@ def _write(file: BinaryIO, name: str, source: Source) -> Iterator[tuple[bytes, E
     """Write one variable and give its entry, and those of its slices."""
     if isinstance(source, Stored):
         yield from _write_stored(file, name, source)
+        return
+    if isinstance(source, Filled):
+        yield name.encode(), _write_filled(file, source)
         return
     array = np.asarray(source() if callable(source) else source)
     try:
@@ -79,6 +90,20 @@ def _write_stored(file: BinaryIO, name: str, stored: Stored) -> Iterator[tuple[b
         yield key, Entry(stored.dtype, part.shape, 0, file.tell(), part.size, part.checksum)
         for chunk in part.chunks():
             file.write(chunk)
+
+
+def _write_filled(file: BinaryIO, filled: Filled) -> Entry:
+    """Let a tensor be written, then read it back for its CRC."""
+    offset = file.tell()
+    file.flush()
+    raw = RawFile(file, writes=True)
+    raw.truncate(offset + filled.size)
+    filled.fill(raw, offset)
+    crc = 0
+    for piece in raw.pieces(offset, filled.size):
+        crc = crc32c(piece, crc)
+    file.seek(offset + filled.size)
+    return Entry(filled.dtype, filled.shape, 0, offset, filled.size, masked(crc))
 
 
 def _write_numbers(file: BinaryIO, array: np.ndarray) -> int:

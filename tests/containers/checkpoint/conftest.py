@@ -1,4 +1,4 @@
-"""Checkpoints that TensorFlow writes once for all tests of this room."""
+"""Checkpoints that TensorFlow writes once for all tests of these tests."""
 
 from __future__ import annotations
 

@@ -24,12 +24,7 @@ from checkpoint_files import (
 )
 from models import ROOT, SHARED
 
-from rnnconvert.containers.checkpoint import (
-    data_path,
-    find_checkpoint,
-    index_path,
-    open_checkpoint,
-)
+from rnnconvert.containers.checkpoint import data_path, find_checkpoint, index_path, open_checkpoint
 from rnnconvert.containers.checkpoint.bundle import Entry, encode_entry, lengths_crc
 from rnnconvert.containers.checkpoint.crc32c import crc32c, masked
 from rnnconvert.containers.checkpoint.table import open_table, write_table

@@ -1,0 +1,1 @@
+"""RNN stacks in TensorFlow checkpoints: found by name and graph, read, converted, proved."""

@@ -1,0 +1,434 @@
+"""TensorFlow checkpoints: find the stacks, convert, write, verify, publish.
+
+One Keras model or its weights per RNN stack (`--to h5|keras|weights`), arrays in Keras' layout
+(`--to npz`), or a checkpoint with canonical tensors instead of cuDNN's buffers (`--to checkpoint`).
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rnnconvert import layouts
+from rnnconvert.checkpoints.find import find_stacks
+from rnnconvert.checkpoints.inspect import (
+    assumptions_of,
+    describe_checkpoint,
+    open_stacks,
+    stack_layers,
+)
+from rnnconvert.checkpoints.load import load_weights
+from rnnconvert.checkpoints.problems import for_the_code, problems_of
+from rnnconvert.checkpoints.rewrite import (
+    RewrittenVariables,
+    rewrite_inverse,
+    rewrite_variables,
+    target_places,
+    unpack_place,
+)
+from rnnconvert.checkpoints.stack import Stack
+from rnnconvert.checkpoints.streams import (
+    StreamedWeights,
+    check_streams,
+    streams_of,
+    write_streamed_npz,
+)
+from rnnconvert.checkpoints.verify import (
+    Run,
+    check_stack_layers,
+    check_stack_model,
+    check_stack_weights,
+    run_source,
+)
+from rnnconvert.containers import safe_h5
+from rnnconvert.containers.checkpoint import (
+    Checkpoint,
+    data_path,
+    index_path,
+    open_checkpoint,
+    write_checkpoint,
+)
+from rnnconvert.containers.graph_def import graph_path
+from rnnconvert.containers.safe_npz import open_arrays, write_arrays
+from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
+from rnnconvert.keras_models.files import writer as keras_writer
+from rnnconvert.keras_models.files.h5 import open_keras_h5
+from rnnconvert.keras_models.plan import Plan
+from rnnconvert.keras_models.save_keras import save_as_keras
+from rnnconvert.kinds import EXTENSIONS
+from rnnconvert.layouts import RnnWeights
+from rnnconvert.options import Options, Permissions, StackOptions
+from rnnconvert.progress import counted_off, tell
+from rnnconvert.publish import (
+    Footprint,
+    check_output,
+    publish_together,
+    refuse_overlap,
+    scratch_directory,
+    temporary_file,
+    write_errors,
+)
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerRecord, Report
+from rnnconvert.verification.devices import find_gpu
+from rnnconvert.verification.frameworks import CannotRun, import_keras
+from rnnconvert.verification.inputs import Array
+
+_Written = Sequence[list[RnnWeights] | LevelResult]
+_MODELS = ("h5", "keras", "weights")
+"""Containers that hold one stack each."""
+
+
+def convert_checkpoint(source: Path, output: Path | None, options: Options) -> Report:
+    """Convert one checkpoint. A ConversionError carries a partial report, if there is one.
+
+    Args:
+        options: with its `to` decided.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    checkpoint, found = open_stacks(source, options)
+    to = options.to
+    layout = "tf1" if to == "checkpoint" and options.names == "tf1" else "keras"
+    layout = "cudnn-opaque" if options.is_inverse else layout
+    report = Report(
+        options.command,
+        describe_checkpoint(source, checkpoint, options.hashes),
+        layers=stack_layers(found, layout),
+        warnings=found.warnings,
+        assumptions=assumptions_of(found),
+        problems=found.problems,
+    )
+    problems = problems_of(checkpoint, found, options)
+    if problems:
+        error = NotConvertibleError("; ".join(problems), problems=problems)
+        raise error.with_report(replace(report, problems=problems, verdict="not-convertible"))
+    needs_work = any(stack.is_cudnn != options.is_inverse for stack in found.stacks)
+    if to == "checkpoint" and not needs_work and options.names == "tf1":
+        return replace(report, verdict="nothing-to-convert", assumptions=())
+    if options.check:
+        return report
+    report = replace(report, warnings=(*report.warnings, *for_the_code(found.stacks, options)))
+    job = _Job(checkpoint, found.stacks, options)
+    return job.write(report, job.output_path(output))
+
+
+def checkpoint_footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write; options with their `to` decided."""
+    checkpoint, found = open_stacks(source, options)
+    job = _Job(checkpoint, found.stacks, options)
+    return Footprint(job.reads, tuple(job.targets(job.output_path(output))))
+
+
+# --- writing --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One conversion: what is converted, and to what."""
+
+    checkpoint: Checkpoint
+    stacks: Sequence[Stack]
+    options: Options
+
+    @property
+    def to(self) -> str:
+        assert self.options.to is not None
+        return self.options.to
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """The files of the input; its graph, if it is there, tells of the stacks."""
+        prefix = self.checkpoint.path.prefix
+        graph = graph_path(prefix) or prefix.with_name(f"{prefix.name}.meta")
+        return (*self.checkpoint.files, graph)
+
+    @cached_property
+    def streams(self) -> list[tuple[StreamedWeights, ...]]:
+        """Of each stack, where all can be converted without being in memory; else empty."""
+        return streams_of(self.stacks, self.checkpoint, self.options)
+
+    @cached_property
+    def weights(self) -> list[tuple[RnnWeights, ...]]:
+        """Of each stack, as read from the checkpoint."""
+        stacks = counted_off(self.stacks, "reading", "stacks")
+        return [load_weights(stack, self.checkpoint) for stack in stacks]
+
+    @property
+    def extension(self) -> str:
+        return ".weights.h5" if self.to == "weights" else f".{self.to}"
+
+    def output_path(self, output: Path | None) -> Path:
+        """Where to write; of a checkpoint the prefix, of several models the directory."""
+        several = self.to in _MODELS and len(self.stacks) > 1
+        extension = "" if several or self.to == "checkpoint" else self.extension
+        prefix = self.checkpoint.path.prefix
+        name = f"{prefix.name}{self.options.suffix}{extension}"
+        if output is None:
+            return prefix.with_name(name)
+        if output.is_dir() and not several:
+            return output / name
+        if several and output.suffix in EXTENSIONS:
+            raise UsageError(
+                f"{len(self.stacks)} RNN stacks ({', '.join(s.scope for s in self.stacks)}) become "
+                f"as many models: give a directory as output, or pick one with --scope",
+                path=str(output),
+            )
+        return output
+
+    def write(self, report: Report, output: Path) -> Report:
+        """Write beside the output, verify what was written, publish.
+
+        Raises:
+            DifferenceError: a level failed; nothing is left.
+        """
+        targets = self.targets(output)
+        for target in targets:
+            self._check_output(target)
+        with ExitStack() as stack:
+            folder = scratch_directory() if self.options.dry_run else targets[0].parent
+            if not folder.exists():
+                folder = folder.parent
+            suffix = ".tmp" if self.to == "checkpoint" else self.extension
+            temporaries = [stack.enter_context(temporary_file(folder, suffix)) for _ in targets]
+            with write_errors(output):
+                written, rewritten = self._fill(temporaries)
+            report = self._verify(report, written, temporaries)
+            if self.options.strict:
+                report.raise_if_in_doubt(NOTHING_WRITTEN, gpu=self.options.device == "gpu")
+            report = replace(report, optimizer=_optimizer(rewritten))
+            info = self._output_info(output, temporaries)
+            if self.options.dry_run:
+                return report
+            with write_errors(output):
+                targets[0].parent.mkdir(exist_ok=True)
+            # The index comes last: without it no half-written checkpoint is seen.
+            publish_together(list(zip(temporaries, targets, strict=True))[::-1])
+        return replace(report, output=info)
+
+    def targets(self, output: Path) -> list[Path]:
+        if self.to == "checkpoint":
+            return [index_path(output), data_path(output)]
+        if self.to in _MODELS and len(self.stacks) > 1:
+            names = [re.sub(r"[^\w.-]+", ".", stack.scope) for stack in self.stacks]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                scopes = [s.scope for s, name in zip(self.stacks, names, strict=True)
+                          if name == twice[0]]  # fmt: skip
+                raise UsageError(
+                    f"the stacks {' and '.join(scopes)} would both be written as "
+                    f"{twice[0]}{self.extension}; pick one with --scope"
+                )
+            return [output / f"{name}{self.extension}" for name in names]
+        return [output]
+
+    def _check_output(self, target: Path) -> None:
+        if not target.parent.exists() and target.parent.parent.is_dir():
+            return  # the directory of several models, which is made at the end
+        refuse_overlap(self.reads, target)
+        force = self.options.force or self.options.dry_run
+        own = self.checkpoint.path.tables[0]
+        check_output(own, target, force=force, in_place=False)
+
+    def _fill(self, files: list[Path]) -> tuple[_Written, RewrittenVariables | None]:
+        """Write all files; returns each stack's weights as read back, and the slots' fate.
+
+        Of streamed stacks, which are compared as they are written, the level's results.
+        """
+        if self.to == "checkpoint":
+            return self._fill_checkpoint(*files)
+        if self.to == "npz" and self.streams:
+            return write_streamed_npz(files[0], self.stacks, self.streams, self.options), None
+        if self.to == "npz":
+            arrays: dict[str, Array] = {}
+            for stack, weights in zip(self.stacks, self.weights, strict=True):
+                arrays.update(keras_writer.layer_arrays(stack.scope, _layers(stack, weights)))
+            write_arrays(files[0], arrays)
+            with open_arrays(files[0]) as stored:
+                return [
+                    self._read_back(stack, "keras", lambda name: stored[name])
+                    for stack in self.stacks
+                ], None
+        fill = self._fill_weights if self.to == "weights" else self._fill_model
+        jobs = zip(self.stacks, self.weights, files, strict=True)
+        return [fill(*job) for job in jobs], None
+
+    def _fill_checkpoint(self, index: Path, data: Path) -> tuple[_Written, RewrittenVariables]:
+        keep = self.options.optimizer == "convert"
+        if self.options.is_inverse:
+            rewritten = rewrite_inverse(self.stacks, self.weights)
+        else:
+            rewritten = rewrite_variables(
+                self.stacks,
+                self.streams or self.weights,
+                self.checkpoint,
+                self.options.names,
+                keep_slots=keep,
+            )
+        tensors: dict[str, Any] = {
+            name: self.checkpoint.source(name)
+            for name in self.checkpoint.variables
+            if name not in rewritten.replaced
+        }
+        clash = sorted(set(tensors) & set(rewritten.tensors))
+        if clash:
+            raise NotConvertibleError(f"the checkpoint has a variable {clash[0]} already")
+        write_checkpoint(index, data, {**tensors, **rewritten.tensors})
+        # Read back under the names that TensorFlow wants.
+        with tempfile.TemporaryDirectory(prefix=".rnnconvert-") as folder:
+            prefix = Path(folder) / "read"
+            index_path(prefix).symlink_to(index.absolute())
+            data_path(prefix).symlink_to(data.absolute())
+            again = open_checkpoint(prefix)
+            if self.options.is_inverse:
+                return self._find_again(again), rewritten
+            if self.streams:
+                checked = check_streams(self.stacks, self.streams, self.options.names, again.read)
+                return checked, rewritten
+            written = [
+                self._read_back(stack, self.options.names, again.read) for stack in self.stacks
+            ]
+        return written, rewritten
+
+    def _find_again(self, written: Checkpoint) -> list[list[RnnWeights]]:
+        """The stacks of a checkpoint with buffers, found like any; each buffer is compared with
+        the canonical tensors beside it when it is loaded.
+        """
+        found = {s.scope: s for s in find_stacks(written.variables, StackOptions()).stacks}
+        lost = [stack.scope for stack in self.stacks if stack.scope not in found]
+        if lost:
+            raise DifferenceError(
+                f"{lost[0]} is not found in what was written, a bug of rnnconvert"
+            )
+        return [list(load_weights(found[stack.scope], written)) for stack in self.stacks]
+
+    def _read_back(
+        self, stack: Stack, names: str, read: Callable[[str], Array]
+    ) -> list[RnnWeights]:
+        return [
+            unpack_place(place, stack, {k: read(name) for k, name in place.tensors.items()})
+            for place in target_places(stack, names)
+        ]
+
+    def _fill_weights(
+        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
+    ) -> list[RnnWeights]:
+        places = keras_writer.write_stack_weights(file, _layers(stack, weights))
+        keras = layouts.find("keras", stack.cell)
+        with safe_h5.open_h5(file) as opened:
+            return [
+                layouts.unpack(
+                    keras,
+                    {k: safe_h5.get_dataset(opened, p)[()] for k, p in place.paths.items()},
+                )
+                for place in places
+            ]
+
+    def _fill_model(
+        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
+    ) -> list[RnnWeights]:
+        h5 = file if self.to == "h5" else file.with_suffix(".h5")
+        try:
+            places = keras_writer.write_stack(
+                h5, stack.scope, _layers(stack, weights), stack.function
+            )
+            keras = layouts.find("keras", stack.cell)
+            with open_keras_h5(h5) as opened:
+                written = [
+                    layouts.unpack(keras, {k: opened.read(p) for k, p in place.paths.items()})
+                    for place in places
+                ]
+            if self.to == "keras":
+                save_as_keras(h5, file, Plan(), Permissions())
+        finally:
+            if self.to == "keras":
+                h5.unlink(missing_ok=True)
+        return written
+
+    # --- verification -----------------------------------------------------------------------
+
+    def _verify(self, report: Report, written: _Written, files: list[Path]) -> Report:
+        options = self.options
+        asked = LevelResult.not_asked(options.verify)
+        if options.verify == "none":
+            return replace(report, weights_level=asked, layers_level=asked,
+                           model_level=(asked,), verdict="unverified")  # fmt: skip
+        layers, models = [asked], [asked]
+        weights = [each for each in written if isinstance(each, LevelResult)]
+        read_back = [each for each in written if not isinstance(each, LevelResult)]
+        if read_back:
+            weights = [
+                check_stack_weights(stack, source, own, self.checkpoint)
+                for stack, source, own in zip(self.stacks, self.weights, read_back, strict=True)
+            ]
+        if options.verify in ("layers", "model"):
+            stacks = counted_off(self.stacks, "proving layers", "stacks")
+            runs = [run_source(stack, self.checkpoint) for stack in stacks]
+            layers = [
+                check_stack_layers(stack, run, own, options.inputs, merged=self._merges(stack))
+                for stack, run, own in zip(self.stacks, runs, read_back, strict=True)
+            ]
+            if options.verify == "model":
+                tell("running the models in Keras")
+                models = self._run_models(runs, files)
+        report = replace(
+            report,
+            weights_level=LevelResult.of_all(weights),
+            layers_level=LevelResult.of_all(layers),
+            model_level=tuple(models),
+            verdict="equivalent",
+        )
+        report.raise_if_different(NOTHING_WRITTEN)
+        return report
+
+    def _merges(self, stack: Stack) -> bool:
+        """Whether biases are added up: TF1's cells keep one bias for the gates of a GRU, too."""
+        tf1 = self.to == "checkpoint" and self.options.names == "tf1"
+        return layouts.CELLS[stack.cell].merges_biases or tf1
+
+    def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
+        if self.to not in ("h5", "keras"):
+            reason = f"--to {self.to} holds no Keras model; --to keras makes one that can be run"
+            return [LevelResult.nothing_to_run(reason, "cpu")]
+        try:
+            import_keras()
+        except CannotRun as error:
+            return [LevelResult.skipped(str(error), "cpu")]
+        gpu = find_gpu() if self.options.device != "cpu" else None
+        on_gpu = gpu is not None and gpu.engine == "keras"
+        checked = [
+            check_stack_model(stack, source, file, self.options.inputs, device)
+            for device in (("cpu", "gpu") if on_gpu else ("cpu",))
+            for stack, source, file in zip(self.stacks, sources, files, strict=True)
+        ]
+        if gpu is None or on_gpu:
+            return checked
+        reason = gpu.looked_for if gpu.engine is None else "only torch sees a GPU, Keras does not"
+        return [*checked, LevelResult.skipped(reason, "gpu")]
+
+    def _output_info(self, output: Path, files: list[Path]) -> FileInfo:
+        kinds = {
+            "checkpoint": "tf-checkpoint-v2", "h5": "keras-h5-model", "weights": "keras-weights",
+        }  # fmt: skip
+        kind = kinds.get(self.to, self.to)
+        return FileInfo.of(output, kind, with_hash=self.options.hashes, files=files)
+
+
+def _layers(stack: Stack, weights: Sequence[RnnWeights]) -> list[keras_writer.LayerWeights]:
+    count = len(stack.directions)
+    return [
+        keras_writer.LayerWeights(*weights[first : first + count])
+        for first in range(0, len(weights), count)
+    ]
+
+
+def _optimizer(rewritten: RewrittenVariables | None) -> OptimizerRecord:
+    if rewritten is None:
+        return OptimizerRecord()
+    return OptimizerRecord(rewritten.slot_state, tuple(dict.fromkeys(rewritten.notes)))

@@ -1,0 +1,235 @@
+"""A cuDNN buffer of a checkpoint, of which never more than some tiles are in memory.
+
+Each matrix of the buffer moves straight from the source's data file to its place in the target, and
+is compared there. Only the biases are read as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rnnconvert.checkpoints.load import cell_layout
+from rnnconvert.checkpoints.rewrite import pack_place, target_places
+from rnnconvert.checkpoints.stack import CellPlace, Stack
+from rnnconvert.checkpoints.verify import bias_problem, weights_detail
+from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
+from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
+from rnnconvert.containers.safe_npz import open_arrays, require_whole, write_arrays
+from rnnconvert.containers.tiles import Block, Found, Move, Stream
+from rnnconvert.containers.tiles import side_by_side as in_threads
+from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells, unpack_bias
+from rnnconvert.layouts.opaque_shape import Region
+from rnnconvert.layouts.weights import Array
+from rnnconvert.options import Options
+from rnnconvert.report import LevelResult
+
+_KERNEL, _RECURRENT = 1, 101
+"""What a gate's entry in the probe is at least: of the kernel, and of the recurrent kernel."""
+
+
+@dataclass(frozen=True)
+class StreamedWeights:
+    """One direction of one layer in a buffer, not read yet.
+
+    Attributes:
+        stack: it belongs to.
+        buffer: where the buffer lies.
+        regions: of the matrices and biases, by their kind and gate.
+        found: what was seen of the matrices when they were written.
+    """
+
+    stack: Stack
+    buffer: RawPlace
+    regions: Mapping[tuple[str, str | None], Region]
+    found: list[Found] = field(default_factory=list)
+
+    @property
+    def gates(self) -> tuple[str, ...]:
+        return CELLS[self.stack.cell].gates
+
+    @property
+    def bias(self) -> Array:
+        """(2, gates, units), input bias then recurrent bias."""
+        with open_raw(self.buffer.path) as file:
+            rows = [
+                file.array(self._offset(kind, gate), (self.stack.num_units,), self.buffer.dtype)
+                for kind in ("input_bias", "recurrent_bias")
+                for gate in self.gates
+            ]
+        return np.stack(rows).reshape(2, len(self.gates), -1)
+
+    def _offset(self, kind: str, gate: str | None) -> int:
+        return self.buffer.offset + self.regions[kind, gate].offset * self.buffer.dtype.itemsize
+
+    def pack(self, place: CellPlace) -> dict[str, Array | Filled]:
+        """The tensors of a place, by their names inside it, as `rewrite.pack_place` gives them."""
+        probe = pack_place(place, self._probe())
+        biases = pack_biases(place, self.stack.cell, self.bias)
+        return {
+            name: biases[name] if name in biases else self._kernel(entries)
+            for name, entries in probe.items()
+        }
+
+    def _probe(self) -> RnnWeights:
+        """Weights of one unit; each entry tells which it is, and so shows where it belongs."""
+        count = len(self.gates)
+        numbers = np.arange(count, dtype=np.float64).reshape(count, 1, 1)
+        bias = np.zeros((2, count, 1))
+        return RnnWeights(self.stack.cell, numbers + _KERNEL, numbers + _RECURRENT, bias)
+
+    def _kernel(self, entries: Array) -> Filled:
+        """A kernel to be filled: for each row of the probe, the matrices of some gates."""
+        units = self.stack.num_units
+        rows = [self._matrices(row) for row in entries]
+        shape = (sum(matrices[0].shape[1] for matrices in rows), len(entries[0]) * units)
+
+        def fill(target: RawFile, place: int) -> None:
+            with open_raw(self.buffer.path) as source:
+                stream = Stream(source, target, check=True)
+                for moves in self._moves(rows, place, shape[1]):
+                    self.found.extend(in_threads(stream.relay(moves)))
+
+        return Filled(self.stack.dtype, shape, fill)
+
+    def _matrices(self, row: Array) -> list[Region]:
+        found = []
+        for number in row:
+            kind, first = ("input_kernel", _KERNEL) if number < _RECURRENT else (
+                "recurrent_kernel", _RECURRENT
+            )  # fmt: skip
+            found.append(self.regions[kind, self.gates[int(number) - first]])
+        return found
+
+    def _moves(
+        self, rows: Sequence[Sequence[Region]], place: int, stride: int
+    ) -> Iterator[list[Move]]:
+        size = self.buffer.dtype.itemsize
+        for matrices in rows:
+            moves = []
+            for column, region in enumerate(matrices):
+                units, width = region.shape
+                start = self._offset(region.kind, region.gate)
+                source = Block(start, units, width, width)
+                target = Block(place + column * units * size, width, units, stride)
+                moves.append(Move(source, target, (units, width), size))
+            yield moves
+            place += width * stride * size
+
+
+def streams_of(
+    stacks: Sequence[Stack], checkpoint: Checkpoint, options: Options
+) -> list[tuple[StreamedWeights, ...]]:
+    """The layers of each stack, where all can be converted so; else none.
+
+    The levels `layers` and `model` need the weights as arrays.
+
+    Raises:
+        UnreadableInputError: a buffer does not fit its checksum.
+    """
+    if options.to not in ("npz", "checkpoint") or options.is_inverse:
+        return []
+    if options.verify not in ("none", "weights"):
+        return []
+    found = [streamed(stack, checkpoint) for stack in stacks]
+    known = [weights for weights in found if weights is not None]
+    return known if len(known) == len(found) else []
+
+
+def streamed(stack: Stack, checkpoint: Checkpoint) -> tuple[StreamedWeights, ...] | None:
+    """The layers of a stack that is a buffer alone, in one piece; None of another.
+
+    Raises:
+        UnreadableInputError: the buffer does not fit its checksum.
+    """
+    if stack.opaque is None or stack.places or stack.is_skipping:
+        return None
+    buffer = checkpoint.place(stack.opaque)
+    if buffer is None or checkpoint.variables[stack.opaque].size != stack.shape.size:
+        return None
+    for _ in buffer.chunks():  # which checks them
+        pass
+    regions: dict[tuple[int, str], dict[tuple[str, str | None], Region]] = {}
+    for region in stack.shape.regions:
+        own = regions.setdefault((region.layer, region.direction), {})
+        own[region.kind, region.gate] = region
+    return tuple(StreamedWeights(stack, buffer, own) for own in regions.values())
+
+
+def pack_biases(place: CellPlace, cell: str, bias: Array) -> dict[str, Array]:
+    """The bias tensors of a place, by their names inside it."""
+    if place.layout == "keras":
+        return pack_bias(find("keras", cell), bias)
+    return tf1_cells.pack_tf1_biases(cell_layout(cell, place), bias)
+
+
+def _unpack_biases(place: CellPlace, cell: str, tensors: Mapping[str, Array]) -> Array:
+    if place.layout == "keras":
+        return unpack_bias(find("keras", cell), tensors)
+    return tf1_cells.unpack_tf1_biases(cell_layout(cell, place), tensors)
+
+
+def check_streamed(
+    stack: Stack,
+    weights: Sequence[StreamedWeights],
+    places: Sequence[CellPlace],
+    read: Callable[[str], Array],
+) -> LevelResult:
+    """The level `weights` of a stack that was streamed.
+
+    Args:
+        places: where its tensors are now.
+        read: gives a bias that was written, by its name.
+    """
+    for number, (own, place) in enumerate(zip(weights, places, strict=True)):
+        differences = [found.difference for found in own.found if found.difference]
+        source = own.bias
+        names = pack_biases(place, stack.cell, source)
+        written = {name: read(place.tensors[name]) for name in names}
+        problem = differences[0] if differences else bias_problem(
+            stack.cell, source, _unpack_biases(place, stack.cell, written)
+        )  # fmt: skip
+        if problem:
+            return LevelResult("failed", detail=f"{stack.scope} layer {number}: {problem}")
+    detail = weights_detail(stack.scope, stack.cell, len(weights))
+    return LevelResult("passed", detail=f"{detail}, matrices of the buffer give its bits")
+
+
+def check_streams(
+    stacks: Sequence[Stack],
+    streams: Sequence[Sequence[StreamedWeights]],
+    names: str,
+    read: Callable[[str], Array],
+) -> list[LevelResult]:
+    """The level `weights` of each stack; arguments as of `check_streamed` and `target_places`."""
+    return [
+        check_streamed(stack, weights, target_places(stack, names), read)
+        for stack, weights in zip(stacks, streams, strict=True)
+    ]
+
+
+def write_streamed_npz(
+    file: Path,
+    stacks: Sequence[Stack],
+    streams: Sequence[Sequence[StreamedWeights]],
+    options: Options,
+) -> list[LevelResult]:
+    """Write the stacks' tensors in Keras' layout; returns the level `weights`, if it is asked for.
+
+    Raises:
+        OSError: it can't be written.
+        DifferenceError: it reads back differently.
+    """
+    arrays: dict[str, Array | Filled] = {}
+    for stack, weights in zip(stacks, streams, strict=True):
+        for place, own in zip(target_places(stack, "keras"), weights, strict=True):
+            arrays |= {place.tensors[kind]: array for kind, array in own.pack(place).items()}
+    write_arrays(file, arrays)
+    if options.verify == "none":
+        return []
+    require_whole(file)
+    with open_arrays(file) as stored:
+        return check_streams(stacks, streams, "keras", lambda name: stored[name])

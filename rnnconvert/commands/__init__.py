@@ -1,0 +1,1 @@
+"""What each command does: find the kind of the path, and hand it to that kind."""

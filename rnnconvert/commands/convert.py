@@ -1,0 +1,88 @@
+"""Conversion: open, plan, copy, patch, verify the copy, publish. One module for each way of it.
+
+report = run(Path("model.h5"), Path("out.h5"), Options())
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rnnconvert.commands.targets import target_of
+from rnnconvert.containers.budget import max_bytes
+from rnnconvert.errors import UsageError, errors_of, last_resort
+from rnnconvert.kinds import KERAS_FILES, Kind, kind_of
+from rnnconvert.options import Options
+from rnnconvert.publish import Footprint
+from rnnconvert.report import Report
+from rnnconvert.verification.devices import require_gpu
+
+
+def convert_path(source: Path, output: Path | None, options: Options) -> Report:
+    """Convert one model. A ConversionError carries a partial report, if there is one.
+
+    Args:
+        source: of any kind, see `kinds.Kind`.
+        output: file, directory or prefix; None for the default beside the source.
+
+    Raises:
+        ConversionError: a subclass for each exit code; see `errors`.
+    """
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
+        kind = kind_of(source)
+        if source.name in ("", ".."):  # the output's name is made of the input's
+            source = source.resolve()
+        if options.device == "gpu" and options.verify == "model":
+            require_gpu()
+        return _run(source, output, kind, options)
+
+
+def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
+    """What `run` would read and write, as each kind decides it itself.
+
+    Raises:
+        ConversionError: as `run` would.
+    """
+    with max_bytes(options.max_bytes), errors_of(source), last_resort():
+        kind = kind_of(source)
+        if source.name in ("", ".."):
+            source = source.resolve()
+        if kind is Kind.KERAS_H5:
+            from rnnconvert.keras_models import convert as keras_h5
+
+            return keras_h5.keras_footprint(source, output, options)
+        options = replace(options, to=target_of(kind, output, options))
+        if options.to in ("savedmodel", "graph"):
+            from rnnconvert.graphs import convert as graphs
+
+            return graphs.graph_footprint(source, output, kind)
+        if kind in (Kind.CHECKPOINT, Kind.META_GRAPH):
+            from rnnconvert.checkpoints import convert as checkpoints
+
+            return checkpoints.checkpoint_footprint(source, output, options)
+        from rnnconvert.keras_models import rebuilt
+
+        return Footprint((source,), (rebuilt.output_path(source, output, kind, options),))
+
+
+def _run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:
+    # What is imported here brings code that only such inputs need.
+    if kind is Kind.KERAS_H5:
+        from rnnconvert.keras_models import convert as keras_h5
+
+        return keras_h5.convert_keras_h5(source, output, options)
+    options = replace(options, to=target_of(kind, output, options))
+    if options.in_place:
+        raise UsageError(f"--in-place is for Keras .h5 files; this is {kind.title}")
+    if options.to in ("savedmodel", "graph"):
+        from rnnconvert.graphs import convert as graphs
+
+        return graphs.convert_graph(source, output, kind, options)
+    if kind in (Kind.CHECKPOINT, Kind.META_GRAPH):
+        from rnnconvert.checkpoints import convert as checkpoints
+
+        return checkpoints.convert_checkpoint(source, output, options)
+    from rnnconvert.keras_models import rebuilt
+
+    assert options.to in KERAS_FILES
+    return rebuilt.convert_rebuilt(source, output, kind, options)

@@ -1,0 +1,1 @@
+"""TensorFlow graphs with cuDNN ops: SavedModels, frozen graphs and MetaGraphs."""

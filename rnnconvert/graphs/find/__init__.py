@@ -1,0 +1,1 @@
+"""Which cuDNN ops a graph has, and what is known of each: sizes, axes, parameters."""

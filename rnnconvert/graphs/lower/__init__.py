@@ -1,0 +1,1 @@
+"""A cuDNN op becomes ordinary ops that run on any machine."""

@@ -1,0 +1,1 @@
+"""The proof that a lowered graph computes what the original did."""

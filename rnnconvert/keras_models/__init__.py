@@ -1,0 +1,1 @@
+"""Keras models in any container: HDF5, .keras, SavedModel, weights files."""

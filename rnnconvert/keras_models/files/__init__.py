@@ -1,0 +1,1 @@
+"""What Keras puts into its files: readers of each container, and the writer."""

@@ -1,0 +1,1 @@
+"""The proof that a converted Keras model computes what the original did."""

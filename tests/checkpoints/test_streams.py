@@ -1,0 +1,151 @@
+"""Buffers that are streamed: the same files as from arrays in memory, and the same refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import snapshot
+
+import rnnconvert
+from rnnconvert.checkpoints import streams
+from rnnconvert.containers import tiles
+from rnnconvert.containers.checkpoint import data_path, index_path, write_checkpoint
+from rnnconvert.containers.safe_npz import open_arrays
+from rnnconvert.errors import DifferenceError, UnreadableInputError
+from rnnconvert.layouts.opaque_shape import OpaqueShape
+
+SHAPES = {
+    "lstm": OpaqueShape("lstm", 2, 6, 5),
+    "bidirectional lstm": OpaqueShape("lstm", 2, 4, 7, "bidirectional"),
+    "gru": OpaqueShape("gru", 2, 5, 3),
+    "bidirectional gru": OpaqueShape("gru", 1, 3, 4, "bidirectional"),
+    "tanh": OpaqueShape("rnn_tanh", 2, 4, 3),
+    "relu": OpaqueShape("rnn_relu", 1, 3, 5),
+}
+TARGETS = {
+    "npz": ("out.npz", {"to": "npz"}),
+    "tf1 names": ("out", {"to": "checkpoint"}),
+    "keras names": ("out", {"to": "checkpoint", "names": "keras"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "TILE", 96)
+    monkeypatch.setattr(tiles, "_RUN", 16)
+
+
+def make(folder: Path, shape: OpaqueShape, dtype: str = "float32") -> Path:
+    generator = np.random.default_rng(3)
+    folder.mkdir()
+    tensors = {
+        "rnn/opaque_kernel": generator.normal(size=shape.size).astype(dtype),
+        "other": generator.normal(size=(9, 4)).astype("float32"),
+    }
+    write_checkpoint(index_path(folder / "c"), data_path(folder / "c"), tensors)
+    return folder / "c"
+
+
+def options(shape: OpaqueShape) -> dict[str, Any]:
+    names = ("cell", "num_layers", "num_units", "input_size", "direction")
+    return {name: getattr(shape, name) for name in names}
+
+
+def contents(path: Path) -> Any:
+    if path.suffix == ".npz":
+        with open_arrays(path) as arrays:
+            return {name: (array.dtype, array.tolist()) for name, array in arrays.items()}
+    return [index_path(path).read_bytes(), data_path(path).read_bytes()]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_streamed_files_are_those_made_in_memory(tmp_path, monkeypatch, name, target):
+    shape, (output, asked) = SHAPES[name], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    asked = {**asked, **options(shape), "verify": "weights"}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    report = rnnconvert.convert(source, tmp_path / "a" / output, **asked)
+    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
+    other = rnnconvert.convert(source, tmp_path / "b" / output, **asked)
+    assert contents(tmp_path / "a" / output) == contents(tmp_path / "b" / output)
+    assert report.weights_level == other.weights_level
+    assert report.verdict == other.verdict
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_types_of_numbers(tmp_path, dtype):
+    shape = SHAPES["lstm"]
+    source = make(tmp_path / "in", shape, dtype)
+    report = rnnconvert.convert(
+        source, tmp_path / "out.npz", to="npz", verify="weights", **options(shape)
+    )
+    assert report.weights_level.status == "passed"
+    with open_arrays(tmp_path / "out.npz") as arrays:
+        assert {array.dtype.name for array in arrays.values()} == {dtype}
+
+
+def test_it_is_streamed_and_not_read_as_a_whole(tmp_path, monkeypatch):
+    shape = SHAPES["bidirectional lstm"]
+    source = make(tmp_path / "in", shape)
+    read: list[str] = []
+    original = rnnconvert.containers.checkpoint.Checkpoint.read
+
+    def watched(self: Any, name: str) -> Any:
+        read.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(rnnconvert.containers.checkpoint.Checkpoint, "read", watched)
+    for output, asked in TARGETS.values():
+        rnnconvert.convert(
+            source, tmp_path / output, verify="weights", force=True, **asked, **options(shape)
+        )
+    assert "rnn/opaque_kernel" not in read
+    assert not any(name.endswith("kernel") for name in read)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wrong_tile_is_found_and_nothing_written(tmp_path, monkeypatch, target):
+    shape, (output, asked) = SHAPES["gru"], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    right = tiles.transpose
+
+    def wrong(here: Any, there: Any) -> None:
+        right(here, there)
+        there[-1, 0] ^= 1
+
+    monkeypatch.setattr(tiles, "transpose", wrong)
+    with pytest.raises(DifferenceError, match=r"rnn layer 0: .* values differ"):
+        rnnconvert.convert(source, tmp_path / output, verify="weights", **asked, **options(shape))
+    assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wrong_bias_is_found(tmp_path, monkeypatch, target):
+    shape, (output, asked) = SHAPES["lstm"], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    right = streams.pack_biases
+
+    def wrong(*arguments: Any) -> Any:
+        return {name: values[::-1].copy() for name, values in right(*arguments).items()}
+
+    monkeypatch.setattr(streams, "pack_biases", wrong)
+    with pytest.raises(DifferenceError, match="rnn layer 0: the sum of the biases differs"):
+        rnnconvert.convert(source, tmp_path / output, verify="weights", **asked, **options(shape))
+
+
+def test_a_damaged_buffer_is_refused(tmp_path):
+    shape = SHAPES["lstm"]
+    source = make(tmp_path / "in", shape)
+    data = data_path(source)
+    content = bytearray(data.read_bytes())
+    content[-5] ^= 4
+    data.write_bytes(content)
+    with pytest.raises(UnreadableInputError, match="wrong checksum"):
+        rnnconvert.convert(
+            source, tmp_path / "out.npz", to="npz", verify="weights", **options(shape)
+        )
