@@ -127,9 +127,10 @@ def _of_keras(
     name = "converted.keras" if kind is Kind.KERAS else "converted.h5"
     report = conversion.convert_path(path, work / name, options.before)
     original = path
-    if kind in (Kind.KERAS_1, Kind.SAVED_MODEL):
-        original, _ = stack.enter_context(rebuilt_h5(path, kind))
     converted = work / name
+    is_old_keras = kind is Kind.KERAS and converted.exists()  # Keras 3 does not load it
+    if is_old_keras or kind in (Kind.KERAS_1, Kind.SAVED_MODEL):
+        original, _ = stack.enter_context(rebuilt_h5(path, kind))
     model = load_keras(converted if converted.exists() else path, options)
     return Sources((Source("", model, original, kind),), report)
 

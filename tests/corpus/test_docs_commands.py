@@ -72,6 +72,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("bi", "seq_gru"):
         shutil.copy(FIXTURES / f"keras/k224/{name}/model.h5", f"models/{name}.h5")
     shutil.copy("model.h5", "models/a.h5")
+    shutil.copy("model.h5", "a.h5")
+    shutil.copy("models/seq_gru.h5", "b.h5")
+    Path("c.h5").write_bytes(Path("model.h5").read_bytes()[:4000])
     return tmp_path
 
 

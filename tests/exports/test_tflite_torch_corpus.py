@@ -38,7 +38,8 @@ REASONS = {
 }
 NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D"}
 NO_TFLITE = {"half": "float16", "double": "float64", "cudnn_lstm_half": "float16",
-             "cudnn_gru_double": "float64"}  # fmt: skip
+             "cudnn_gru_double": "float64",
+             "dtln_lambda_savedmodel": "no builtin operator"}  # fmt: skip
 
 
 def name_of(path: Path) -> str:
