@@ -77,7 +77,8 @@ class LevelResult:
     `worst` is the place of the worst element; `first_difference`, where a model failed, the first
     layer in the order of execution whose output differs. `excused` is a skipped level that leaves
     no doubt: it was not asked for, or the model has nothing that it could run. `parts` are the
-    layers or outputs that were compared, in the order of the model.
+    layers or outputs that were compared, in the order of the model. A graph has a result for each
+    signature or op: `name` is whose, and `inputs` are the shapes of what was fed.
     """
 
     status: str
@@ -93,12 +94,15 @@ class LevelResult:
     first_difference: str | None = None
     excused: bool = False
     parts: tuple[Part, ...] = ()
+    name: str = ""
+    inputs: Mapping[str, tuple[int, ...]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if value is not None}
         if not self.excused:
             del found["excused"]
         del found["parts"]
+        del found["name"]  # stands in `detail`
         if self.parts:
             found["parts"] = [part.to_dict() for part in self.parts]
         return found

@@ -17,6 +17,7 @@ from rnnconvert.graphs.inspect import (
     require_tensorflow,
     without_effect,
 )
+from rnnconvert.graphs.verify.compare import BY_REFERENCE
 from rnnconvert.keras_models.files.saved_model import has_keras_config
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
@@ -34,7 +35,6 @@ from rnnconvert.publish import (
 from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
-_REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
 _VARIABLES = "variables"
 """The folder of a SavedModel that holds its checkpoint."""
 _MODELS = ("saved_model.pb", "saved_model.pbtxt")
@@ -277,7 +277,10 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
     if not results:
         return LevelResult.nothing_to_run("none of the lowered ops computes a layer's outputs")
     level = LevelResult.of_all(
-        [_level("", result, "tensorflow against the float64 reference") for result in results]
+        [
+            replace(result, device="cpu", engine="tensorflow against the float64 reference")
+            for result in results
+        ]
     )
     counts = Counter(result.status for result in results)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
@@ -300,7 +303,9 @@ def run_signatures(
         results = lowering.verify_meta_graph(
             source, target, choices=choices, allow_code=options.permissions.allow_code
         )
-        levels = [_level("op", result, _REFERENCE) for result in results]
+        levels = [
+            replace(_named("op", result), device="cpu", engine=BY_REFERENCE) for result in results
+        ]
         no_gpu: str | None = "MetaGraphs are run on the CPU only"
     else:
         levels = _signatures(source, target, kind, options, "reference")
@@ -320,9 +325,6 @@ def _signatures(
         Kind.SAVED_MODEL: lowering.verify_saved_model,
         Kind.GRAPH: lowering.verify_frozen_graph,
     }[kind]
-    engine, device = _REFERENCE, "cpu"
-    if original_on == "gpu":
-        engine, device = "tensorflow, the original on cuDNN, TF32 off", "gpu"
     results = verify(
         source,
         target,
@@ -330,14 +332,9 @@ def _signatures(
         original_on=original_on,
         allow_code=options.permissions.allow_code,
     )
-    return [_level("signature", result, engine, device) for result in results]
+    return [_named("signature", result) for result in results]
 
 
-def _level(
-    what: str, result: lowering.SignatureResult, engine: str, device: str = "cpu"
-) -> LevelResult:
-    detail = f"{what} {result.signature}" if what and result.signature else ""
-    return LevelResult(
-        result.status, detail=detail, reason=result.reason, device=device, engine=engine,
-        max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
-    )  # fmt: skip
+def _named(kind: str, result: LevelResult) -> LevelResult:
+    """With the name of the signature or op as its detail."""
+    return replace(result, detail=f"{kind} {result.name}" if result.name else None)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         lower_saved_model_proto,
     )
     from rnnconvert.graphs.lower.rewrite import lower_graph_def
-    from rnnconvert.graphs.verify.compare import SignatureResult
     from rnnconvert.graphs.verify.constants import changed_constants
     from rnnconvert.graphs.verify.layers_level import verify_layers
     from rnnconvert.graphs.verify.permission import why_not_run
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 _PLACES = {
     "Choices": "verify.signature_inputs",
     "LoweredFiles": "files",
-    "SignatureResult": "verify.compare",
     "changed_constants": "verify.constants",
     "checkpoint_files": "files",
     "find_ops": "find.search",
@@ -72,7 +70,6 @@ __all__ = [
     "LoweredFiles",
     "LoweredGraph",
     "LoweringOptions",
-    "SignatureResult",
     "changed_constants",
     "checkpoint_files",
     "find_ops",

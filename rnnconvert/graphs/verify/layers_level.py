@@ -27,7 +27,7 @@ from rnnconvert.graphs.lower.meta import captured_constants, captured_variables
 from rnnconvert.graphs.lower.rewrite import lower_graph_def, recipe_of
 from rnnconvert.graphs.ops import ALL, FORWARD, FROM_CANONICAL, CudnnOp, LoweringOptions
 from rnnconvert.graphs.verify import reference
-from rnnconvert.graphs.verify.compare import SignatureResult, compare_outputs, first_line
+from rnnconvert.graphs.verify.compare import compare_outputs, first_line
 from rnnconvert.graphs.verify.originals import (
     Received,
     received_in_frozen,
@@ -46,6 +46,7 @@ from rnnconvert.graphs.verify.runners import CPU, FAILURES, new_session
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of
 from rnnconvert.graphs.verify.variables import Variables
 from rnnconvert.graphs.verify.verify import with_words_of_assets
+from rnnconvert.report import LevelResult
 
 _VARIABLES = "variables/variables"
 _INPUTS = ("input", "input_h", "input_c", "params", "sequence_lengths")
@@ -60,7 +61,7 @@ def verify_layers(
     choices: Choices | None = None,
     options: LoweringOptions | None = None,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Verify each forward cuDNN op that gets lowered, by itself.
 
     Args:
@@ -90,7 +91,7 @@ def verify_layers(
         raise UnreadableInputError(
             f"{lowered.name} has {len(after)} graphs, but the original has {len(checks)}"
         )
-    results: list[SignatureResult] = []
+    results: list[LevelResult] = []
     for number, check in enumerate(checks):
         left = _cudnn_nodes(after[number]) if after else frozenset()
         results += [_unless_left(check.result(found), found.op, left) for found in check.ops]
@@ -159,13 +160,14 @@ def _cudnn_nodes(graph_def: Any) -> frozenset[tuple[str, str]]:
     )
 
 
-def _unless_left(
-    result: SignatureResult, op: CudnnOp, left: frozenset[tuple[str, str]]
-) -> SignatureResult:
+def _unless_left(result: LevelResult, op: CudnnOp, left: frozenset[tuple[str, str]]) -> LevelResult:
     if (op.function, op.name) not in left:
         return result
-    return SignatureResult(
-        op.place, "failed", f"{op.op} is still there in the lowered file", seed=result.seed
+    return LevelResult(
+        "failed",
+        name=op.place,
+        reason=f"{op.op} is still there in the lowered file",
+        seed=result.seed,
     )
 
 
@@ -192,11 +194,11 @@ class _Check:
         self.ops = [each for each in found if each.op.op in FORWARD and each.op.needs_lowering]
         self.received: Received = {}
         self._parameters, self._choices, self._options = parameters, choices, options
-        self._done: dict[Any, SignatureResult] = {}
+        self._done: dict[Any, LevelResult] = {}
         # TensorFlow 1's layers restore a buffer from canonical weights, whose biases are sums.
         self._restores_sums = any(each.op.op in FROM_CANONICAL for each in found)
 
-    def result(self, found: FoundOp) -> SignatureResult:
+    def result(self, found: FoundOp) -> LevelResult:
         """How the lowered op compares with the reference."""
         op = found.op
         if found.shape is None:
@@ -211,14 +213,16 @@ class _Check:
         else:
             for other in received:
                 if problem := self._disagreement(found, params, other):
-                    return SignatureResult(op.place, "failed", problem, seed=self._choices.seed)
+                    return LevelResult(
+                        "failed", name=op.place, reason=problem, seed=self._choices.seed
+                    )
             to_run = [params]
         results = [self._run_once(found, each) for each in to_run]
         worst = min(results, key=lambda result: _WORST_FIRST.index(result.status))
-        return replace(worst, signature=op.place)
+        return replace(worst, name=op.place)
 
-    def _skipped(self, op: CudnnOp, reason: str) -> SignatureResult:
-        return SignatureResult(op.place, "skipped", reason, seed=self._choices.seed)
+    def _skipped(self, op: CudnnOp, reason: str) -> LevelResult:
+        return LevelResult("skipped", name=op.place, reason=reason, seed=self._choices.seed)
 
     def _disagreement(self, found: FoundOp, params: Array, received: Array) -> str | None:
         """What differs between the parameters in the files and those that the op received."""
@@ -243,14 +247,14 @@ class _Check:
             f"{result.worst} differs by {result.max_abs:.3g}"
         )
 
-    def _run_once(self, found: FoundOp, params: Array) -> SignatureResult:
+    def _run_once(self, found: FoundOp, params: Array) -> LevelResult:
         digest = hashlib.sha256(np.ascontiguousarray(params).tobytes()).digest()
         key = (recipe_of(found, self._options), settings_of(found.node), digest)
         if key not in self._done:
             self._done[key] = self._run(found, params)
         return self._done[key]
 
-    def _run(self, found: FoundOp, params: Array) -> SignatureResult:
+    def _run(self, found: FoundOp, params: Array) -> LevelResult:
         op = found.op
         inputs = self._inputs(found, params)
         if isinstance(inputs, str):
@@ -270,7 +274,7 @@ class _Check:
             got = _outputs(graph_def, inputs)
         except FAILURES as error:
             reason = f"the lowered op does not run: {first_line(error)}"
-            return SignatureResult(op.place, "failed", reason, seed=self._choices.seed)
+            return LevelResult("failed", name=op.place, reason=reason, seed=self._choices.seed)
         wanted = _reference(found, inputs)
         tolerance = self._choices.tolerance
         result = compare_outputs(op.place, got, wanted, op.dtype, tolerance)

@@ -20,8 +20,8 @@ from rnnconvert.graphs import ops
 from rnnconvert.graphs.files import read_graph_def, read_saved_model
 from rnnconvert.graphs.framework import node_attribute, tf
 from rnnconvert.graphs.verify.compare import (
+    BY_REFERENCE,
     TOLERANCES,
-    SignatureResult,
     compare_outputs,
     first_line,
 )
@@ -44,6 +44,7 @@ from rnnconvert.graphs.verify.runners import (
     saved_model_runner,
 )
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of, words_of_assets
+from rnnconvert.report import LevelResult
 from rnnconvert.verification.devices import tf32_off
 
 REFERENCE = "reference"
@@ -57,7 +58,7 @@ def verify_saved_model(
     choices: Choices | None = None,
     original_on: str = REFERENCE,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Run every signature of a lowered SavedModel beside the original.
 
     Args:
@@ -83,7 +84,7 @@ def verify_saved_model(
         return [not_run(reason)]
     precision = lowest_precision(graph.graph_def for graph in saved_model.meta_graphs)
     make = loadable_saved_model if device else reference_saved_model
-    results: list[SignatureResult] = []
+    results: list[LevelResult] = []
     with make(original, saved_model) as folder:
         for meta_graph in saved_model.meta_graphs:
             with _without_tf32(saved_model_runner(folder, meta_graph, device or CPU)) as expected:
@@ -94,7 +95,7 @@ def verify_saved_model(
                     choices,
                     precision,
                 )
-    return [replace(result, original=device or REFERENCE) for result in results]
+    return [_run_on(result, device) for result in results]
 
 
 def verify_frozen_graph(
@@ -104,7 +105,7 @@ def verify_frozen_graph(
     choices: Choices | None = None,
     original_on: str = REFERENCE,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Run a lowered frozen graph beside the original, from placeholders to results.
 
     Args and errors are those of `verify_saved_model`, with files for directories.
@@ -121,12 +122,20 @@ def verify_frozen_graph(
             expected, frozen_runner(read_graph_def(lowered), CPU), ["graph"],
             choices or Choices(), precision,
         )  # fmt: skip
-    return [replace(result, original=device or REFERENCE) for result in results]
+    return [_run_on(result, device) for result in results]
 
 
-def not_run(reason: str) -> SignatureResult:
+def _run_on(result: LevelResult, device: str | None) -> LevelResult:
+    """With the device that the original ran on, and what computed its cuDNN ops."""
+    if device is None:
+        return replace(result, device="cpu", engine=BY_REFERENCE)
+    kind = "gpu" if "GPU" in device.upper() else "cpu"
+    return replace(result, device=kind, engine=f"tensorflow, the original on {device}, TF32 off")
+
+
+def not_run(reason: str) -> LevelResult:
     """The one result of a model with ops that are not known to be harmless; it has no name."""
-    return SignatureResult("", "skipped", reason)
+    return LevelResult("skipped", reason=reason)
 
 
 def with_words_of_assets(choices: Choices, original: Path) -> Choices:
@@ -167,7 +176,7 @@ def _compare_all(
     names: list[str],
     choices: Choices,
     precision: str,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Compare all signatures of the original and the lowered model, which is yet to be loaded.
 
     Args:
@@ -178,13 +187,13 @@ def _compare_all(
     """
     if isinstance(expected, str):
         reason = f"the original does not load: {expected}"
-        return [SignatureResult(name, "skipped", reason) for name in names]
+        return [LevelResult("skipped", name=name, reason=reason) for name in names]
     with ExitStack() as stack:
         try:
             found = stack.enter_context(lowered)
         except FAILURES as error:
             reason = f"the lowered model does not load: {first_line(error)}"
-            return [SignatureResult(name, "failed", reason) for name in names]
+            return [LevelResult("failed", name=name, reason=reason) for name in names]
         return [
             _compare(name, expected, found, choices, precision)
             for name in sorted(expected.signatures)
@@ -193,28 +202,28 @@ def _compare_all(
 
 def _compare(
     name: str, expected: GraphRunner, found: GraphRunner, choices: Choices, precision: str
-) -> SignatureResult:
+) -> LevelResult:
     signature = expected.signatures[name]
     if signature.problem:
-        return SignatureResult(name, "skipped", signature.problem)
+        return LevelResult("skipped", name=name, reason=signature.problem)
     runners = [expected, found] if choices.unrolled else [expected]
     inputs, wanted, error = first_that_runs(runners, name, choices)
     if wanted is None:
         inputs, wanted, error = first_that_runs([expected], name, choices)
     if wanted is None:
-        return SignatureResult(
-            name, "skipped", f"the original does not run on random inputs: {error}"
+        return LevelResult(
+            "skipped", name=name, reason=f"the original does not run on random inputs: {error}"
         )
     shapes = shapes_of(inputs)
     try:
         got = found.run(name, inputs)
     except FAILURES as failure:
         reason = f"the lowered model does not run: {first_line(failure)}"
-        return SignatureResult(name, "failed", reason, inputs=shapes, seed=choices.seed)
+        return LevelResult("failed", name=name, reason=reason, inputs=shapes, seed=choices.seed)
     result = compare_outputs(name, got, wanted, precision, choices.tolerance)
     if result.status == "failed" and _moves(found, name, inputs, got):
         reason = "running it twice gives two results: random ops, or a state that is kept"
-        return SignatureResult(name, "skipped", reason, inputs=shapes, seed=choices.seed)
+        return LevelResult("skipped", name=name, reason=reason, inputs=shapes, seed=choices.seed)
     return replace(result, inputs=shapes, seed=choices.seed)
 
 

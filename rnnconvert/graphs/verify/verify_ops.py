@@ -14,19 +14,20 @@ from rnnconvert.graphs.framework import data_inputs, tf
 from rnnconvert.graphs.lower.meta import clean_saveable_objects, find_ops_in_meta_graph
 from rnnconvert.graphs.ops import CudnnOp
 from rnnconvert.graphs.verify import reference
-from rnnconvert.graphs.verify.compare import SignatureResult, compare_outputs, first_line
+from rnnconvert.graphs.verify.compare import compare_outputs, first_line
 from rnnconvert.graphs.verify.permission import why_not_run_meta_graph
 from rnnconvert.graphs.verify.reference_graph import ReferenceGraphs, settings_of
 from rnnconvert.graphs.verify.runners import CPU, FAILURES, new_session
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of
 from rnnconvert.graphs.verify.verify import not_run
+from rnnconvert.report import LevelResult
 
 _FREE_INPUT_SIZE = 5
 
 
 def verify_meta_graph(
     original: Path, lowered: Path, *, choices: Choices | None = None, allow_code: bool = False
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Import a lowered MetaGraph, restore its checkpoint, and feed each forward op's inputs.
 
     The op's outputs are compared with what the reference makes of the same inputs and of the
@@ -66,7 +67,7 @@ def verify_meta_graph(
         ]
 
 
-def _does_not_load(original: Path, reason: str) -> SignatureResult:
+def _does_not_load(original: Path, reason: str) -> LevelResult:
     """The result where the lowered graph does not load: a failure, unless the original doesn't."""
     source, prefix = read_meta_graph(original), original.with_suffix("")
     references = ReferenceGraphs()
@@ -80,19 +81,19 @@ def _does_not_load(original: Path, reason: str) -> SignatureResult:
                 saver.restore(session, str(prefix))
     except FAILURES as error:
         reason = f"the original does not load: {first_line(error)}"
-        return SignatureResult("", "skipped", reason)
-    return SignatureResult("", "failed", f"the lowered graph does not load: {reason}")
+        return LevelResult("skipped", reason=reason)
+    return LevelResult("failed", reason=f"the lowered graph does not load: {reason}")
 
 
 def _verify_op(
     session: Any, node: Any, op: CudnnOp, restored: bool, choices: Choices
-) -> SignatureResult:
+) -> LevelResult:
     try:
         feeds = _feeds(session, node, op, restored, choices)
         lstm = op.mode == "lstm"
         found = session.run([f"{node.name}:{index}" for index in range(3 if lstm else 2)], feeds)
     except (tf.errors.OpError, ValueError, TypeError) as error:
-        return SignatureResult(op.name, "skipped", f"it can't be fed: {first_line(error)}")
+        return LevelResult("skipped", name=op.name, reason=f"it can't be fed: {first_line(error)}")
     names = [_tensor(reference_) for reference_ in data_inputs(node)]
     given = [feeds.get(name, np.zeros((), np.float32)) for name in names]
     wanted = reference.forward(settings_of(node), *given)
