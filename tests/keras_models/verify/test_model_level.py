@@ -468,6 +468,7 @@ for other in others:
 """
 
 
+@pytest.mark.corpus  # test_cudnn_kernels runs the level on torch by default
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_backends(converted, as_keras_file, tmp_path, backend):
     pytest.importorskip(backend, reason=f"{backend} is not installed")
