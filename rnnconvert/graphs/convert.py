@@ -54,20 +54,21 @@ def convert_graph(source: Path, output: Path | None, kind: Kind, options: Option
     info = describe_graph(source, kind, options.hashes)
     report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
                     model_level=(skipped,))  # fmt: skip
+    opened = lowering.open_graph(source)
     if options.check:
-        planned = lowering.plan_model(source, options=lowering_options(options))
-        return _told(report, planned, source, kind, options)
+        planned = lowering.plan_model(opened, options=lowering_options(options))
+        return _told(report, planned, opened, kind, options)
     output = _output_path(source, output, kind)
     writes = not options.dry_run
     _check_output(source, output, kind, force=options.force or not writes)
     with temporary_directory(output.parent if writes else scratch_directory()) as work:
         target = work / output.name
         with write_errors(output):
-            files = lower(source, target, kind, options)
-        report = _told(report, files, source, kind, options)
+            files = lower(opened, target, kind, options)
+        report = _told(report, files, opened, kind, options)
         if not files.lowered:
             return report
-        report = _verify(report, source, target, kind, options)
+        report = _verify(report, opened, target, kind, options)
         result = replace(describe_graph(target, kind, options.hashes), path=str(output))
         if not writes:
             return report
@@ -76,7 +77,11 @@ def convert_graph(source: Path, output: Path | None, kind: Kind, options: Option
 
 
 def _told(
-    report: Report, files: lowering.LoweredFiles, source: Path, kind: Kind, options: Options
+    report: Report,
+    files: lowering.LoweredFiles,
+    opened: lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
 ) -> Report:
     """The report with the ops that are lowered and left; its verdict where nothing is lowered.
 
@@ -90,7 +95,7 @@ def _told(
     )
     if files.lowered:
         return report
-    if _only_rebuilds(source, kind):
+    if _only_rebuilds(opened, kind):
         raise NotConvertibleError(
             "a Keras model with CuDNN layers, saved without its functions (save_traces=False), "
             "so there is no graph to lower; --to keras rebuilds it"
@@ -98,10 +103,10 @@ def _told(
     return replace(report, verdict="nothing-to-convert")
 
 
-def _only_rebuilds(source: Path, kind: Kind) -> bool:
-    if kind is not Kind.SAVED_MODEL or not has_keras_config(source):
+def _only_rebuilds(opened: lowering.OpenedGraph, kind: Kind) -> bool:
+    if kind is not Kind.SAVED_MODEL or not has_keras_config(opened.path):
         return False
-    return only_rebuilds(source, lowering.read_saved_model(source).meta_graphs)
+    return only_rebuilds(opened.path, opened.message.meta_graphs)
 
 
 def require_tensorflow_gpu(kind: Kind, options: Options) -> None:
@@ -113,7 +118,9 @@ def require_tensorflow_gpu(kind: Kind, options: Options) -> None:
         raise UsageError(f"--device gpu: {reason}")
 
 
-def lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
+def lower(
+    source: Path | lowering.OpenedGraph, target: Path, kind: Kind, options: Options
+) -> lowering.LoweredFiles:
     """Write the lowered graph to `target`, which is of the same kind."""
     chosen = lowering_options(options)
     if kind is Kind.SAVED_MODEL:
@@ -215,11 +222,14 @@ def _publish(target: Path, output: Path, kind: Kind) -> None:
 # --- verification ---------------------------------------------------------------------------
 
 
-def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Options) -> Report:
+def _verify(
+    report: Report, source: lowering.OpenedGraph, written: Path, kind: Kind, options: Options
+) -> Report:
     asked = LevelResult.not_asked(options.verify)
     if options.verify == "none":
         return replace(report, weights_level=asked, layers_level=asked, model_level=(asked,),
                        verdict="unverified")  # fmt: skip
+    target = lowering.open_graph(written)
     weights = _check_weights(source, target, kind)
     report = replace(report, weights_level=weights, layers_level=asked, model_level=(asked,),
                      verdict="equivalent")  # fmt: skip
@@ -246,14 +256,17 @@ def _choices(options: Options) -> lowering.Choices:
     )
 
 
-def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
+def _check_weights(
+    source: lowering.OpenedGraph, target: lowering.OpenedGraph, kind: Kind
+) -> LevelResult:
     """Variables' files are the source's, byte for byte, and so are a graph's constants."""
     pairs = []
+    old, new = source.path, target.path
     if kind is Kind.SAVED_MODEL:
-        files = sorted(file for file in (source / _VARIABLES).glob("*") if file.is_file())
-        pairs = [(file, target / _VARIABLES / file.name) for file in files]
+        files = sorted(file for file in (old / _VARIABLES).glob("*") if file.is_file())
+        pairs = [(file, new / _VARIABLES / file.name) for file in files]
     elif kind is Kind.META_GRAPH:
-        pairs = [(file, _moved(file, source, target)) for file in _files(source, kind)[:-1]]
+        pairs = [(file, _moved(file, old, new)) for file in _files(old, kind)[:-1]]
     for file, copy in pairs:
         if sha256(file) != sha256(copy):
             return LevelResult("failed", detail=f"{file.name} is another file", worst=file.name)
@@ -265,7 +278,9 @@ def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
     return LevelResult("passed", detail=detail)
 
 
-def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
+def _check_ops(
+    source: lowering.OpenedGraph, target: lowering.OpenedGraph, options: Options
+) -> LevelResult:
     """Every lowered op by itself, with the model's parameters."""
     results = lowering.verify_layers(
         source,
@@ -290,7 +305,10 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
 
 
 def run_signatures(
-    source: Path, target: Path, kind: Kind, options: Options
+    source: Path | lowering.OpenedGraph,
+    target: Path | lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
 ) -> tuple[LevelResult, ...]:
     """The level `model`: on the CPU, and on a GPU where there is one and `--device` lets it.
 
@@ -298,6 +316,7 @@ def run_signatures(
         source: a graph with cuDNN ops.
         target: a graph of the same kind without them.
     """
+    source, target = lowering.open_graph(source), lowering.open_graph(target)
     choices = _choices(options)
     if kind is Kind.META_GRAPH:
         results = lowering.verify_meta_graph(
@@ -319,7 +338,11 @@ def run_signatures(
 
 
 def _signatures(
-    source: Path, target: Path, kind: Kind, options: Options, original_on: str
+    source: lowering.OpenedGraph,
+    target: lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
+    original_on: str,
 ) -> list[LevelResult]:
     verify = {
         Kind.SAVED_MODEL: lowering.verify_saved_model,

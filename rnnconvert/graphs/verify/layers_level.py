@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
-from rnnconvert.graphs.files import graph_defs_of, read_graph_def, read_meta_graph, read_saved_model
 from rnnconvert.graphs.find.scopes import Library
 from rnnconvert.graphs.find.search import FoundOp, search
 from rnnconvert.graphs.find.shapes import Shapes
@@ -25,6 +24,7 @@ from rnnconvert.graphs.framework import GraphDef, data_inputs, tf
 from rnnconvert.graphs.lower.layout import RnnShape, solve
 from rnnconvert.graphs.lower.meta import captured_constants, captured_variables
 from rnnconvert.graphs.lower.rewrite import lower_graph_def, recipe_of
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 from rnnconvert.graphs.ops import ALL, FORWARD, FROM_CANONICAL, CudnnOp, LoweringOptions
 from rnnconvert.graphs.verify import reference
 from rnnconvert.graphs.verify.compare import compare_outputs, first_line
@@ -55,9 +55,9 @@ _WORST_FIRST = ("failed", "skipped", "passed")
 
 
 def verify_layers(
-    original: Path,
+    original: Path | OpenedGraph,
     *,
-    lowered: Path | None = None,
+    lowered: Path | OpenedGraph | None = None,
     choices: Choices | None = None,
     options: LoweringOptions | None = None,
     allow_code: bool = False,
@@ -66,7 +66,7 @@ def verify_layers(
 
     Args:
         original: a SavedModel's directory, a MetaGraph (.meta, its checkpoint beside it), or a
-            frozen graph.
+            frozen graph, read or not.
         lowered: the lowered counterpart; if given, each op must be gone in it.
         choices: of the inputs. Their batch and time steps are those of the single ops.
         options: with which the model was lowered.
@@ -80,16 +80,18 @@ def verify_layers(
         UnreadableInputError: a file can't be read, or the two are not of one model.
     """
     choices, options = choices or Choices(), options or LoweringOptions()
+    source = open_graph(original)
     make = _of_frozen_graph
-    if original.is_dir():
+    if source.path.is_dir():
         make = _of_saved_model
-    elif original.suffix == ".meta":
+    elif source.path.suffix == ".meta":
         make = _of_meta_graph
-    checks = make(original, choices, options, allow_code)
-    after = graph_defs_of(lowered) if lowered else []
-    if lowered and len(after) != len(checks):
+    checks = make(source, choices, options, allow_code)
+    copy = open_graph(lowered) if lowered else None
+    after = copy.graph_defs if copy else []
+    if copy and len(after) != len(checks):
         raise UnreadableInputError(
-            f"{lowered.name} has {len(after)} graphs, but the original has {len(checks)}"
+            f"{copy.path.name} has {len(after)} graphs, but the original has {len(checks)}"
         )
     results: list[LevelResult] = []
     for number, check in enumerate(checks):
@@ -99,9 +101,9 @@ def verify_layers(
 
 
 def _of_saved_model(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    saved_model = read_saved_model(original)
+    original, saved_model = opened.path, opened.message
     checks = [
         _check(graph.graph_def, graph.object_graph_def, original / _VARIABLES, choices, options)
         for graph in saved_model.meta_graphs
@@ -116,9 +118,9 @@ def _of_saved_model(
 
 
 def _of_meta_graph(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    meta_graph, prefix = read_meta_graph(original), original.with_suffix("")
+    meta_graph, prefix = opened.message, opened.path.with_suffix("")
     check = _check(meta_graph.graph_def, None, prefix, choices, options)
     if allow_code or why_not_run_meta_graph(meta_graph) is None:
         check.received = received_in_meta_graph(meta_graph, prefix)
@@ -126,12 +128,12 @@ def _of_meta_graph(
 
 
 def _of_frozen_graph(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    graph_def = read_graph_def(original)
+    graph_def = opened.message
     check = _check(graph_def, None, None, choices, options)
     if allow_code or why_not_run_graph(graph_def) is None:
-        check.received = received_in_frozen(read_graph_def(original), choices)
+        check.received = received_in_frozen(opened.copy(), choices)
     return [check]
 
 

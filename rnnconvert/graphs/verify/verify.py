@@ -17,8 +17,8 @@ import numpy as np
 
 from rnnconvert.errors import UsageError
 from rnnconvert.graphs import ops
-from rnnconvert.graphs.files import read_graph_def, read_saved_model
 from rnnconvert.graphs.framework import node_attribute, tf
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 from rnnconvert.graphs.verify.compare import (
     BY_REFERENCE,
     TOLERANCES,
@@ -52,8 +52,8 @@ GPU = "gpu"
 
 
 def verify_saved_model(
-    original: Path,
-    lowered: Path,
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
@@ -62,7 +62,7 @@ def verify_saved_model(
     """Run every signature of a lowered SavedModel beside the original.
 
     Args:
-        original, lowered: directories.
+        original, lowered: directories, read or not.
         choices: of the inputs; its strings are taken from the assets where there are any.
         original_on: "reference": a copy whose cuDNN ops numpy computes, on the CPU. "gpu": the
             original itself, on TensorFlow's first GPU, without TF32. Or that on any other device,
@@ -76,21 +76,22 @@ def verify_saved_model(
     Raises:
         UsageError: TensorFlow has no such device.
     """
-    choices = with_words_of_assets(choices or Choices(), original)
+    source, copy = open_graph(original), open_graph(lowered)
+    choices = with_words_of_assets(choices or Choices(), source.path)
     device = _device(original_on)
-    saved_model = read_saved_model(original)
-    reason = why_not_run_saved_model(original, saved_model) or why_not_run(lowered)
+    saved_model = source.message
+    reason = why_not_run_saved_model(source.path, saved_model) or why_not_run(copy)
     if reason and not allow_code:
         return [not_run(reason)]
     precision = lowest_precision(graph.graph_def for graph in saved_model.meta_graphs)
     make = loadable_saved_model if device else reference_saved_model
     results: list[LevelResult] = []
-    with make(original, saved_model) as folder:
+    with make(source.path, saved_model) as folder:
         for meta_graph in saved_model.meta_graphs:
             with _without_tf32(saved_model_runner(folder, meta_graph, device or CPU)) as expected:
                 results += _compare_all(
                     expected,
-                    saved_model_runner(lowered, meta_graph, CPU),
+                    saved_model_runner(copy.path, meta_graph, CPU),
                     sorted(meta_graph.signature_def),
                     choices,
                     precision,
@@ -99,8 +100,8 @@ def verify_saved_model(
 
 
 def verify_frozen_graph(
-    original: Path,
-    lowered: Path,
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
@@ -111,15 +112,15 @@ def verify_frozen_graph(
     Args and errors are those of `verify_saved_model`, with files for directories.
     """
     device = _device(original_on)
-    graph_def = read_graph_def(original)
-    reason = why_not_run_graph(graph_def) or why_not_run(lowered)
+    graph_def, copy = open_graph(original).copy(), open_graph(lowered)
+    reason = why_not_run_graph(graph_def) or why_not_run(copy)
     if reason and not allow_code:
         return [not_run(reason)]
     precision = lowest_precision([graph_def])
     runner = frozen_runner(graph_def, device) if device else reference_frozen(graph_def)
     with _without_tf32(runner) as expected:
         results = _compare_all(
-            expected, frozen_runner(read_graph_def(lowered), CPU), ["graph"],
+            expected, frozen_runner(copy.copy(), CPU), ["graph"],
             choices or Choices(), precision,
         )  # fmt: skip
     return [_run_on(result, device) for result in results]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.graphs import ops
-from rnnconvert.graphs.files import checkpoint_files, read_meta_graph
 from rnnconvert.graphs.framework import data_inputs, tf
 from rnnconvert.graphs.lower.meta import clean_saveable_objects, find_ops_in_meta_graph
+from rnnconvert.graphs.opening import OpenedGraph, checkpoint_files, open_graph
 from rnnconvert.graphs.ops import CudnnOp
 from rnnconvert.graphs.verify import reference
 from rnnconvert.graphs.verify.compare import compare_outputs, first_line
@@ -26,7 +26,11 @@ _FREE_INPUT_SIZE = 5
 
 
 def verify_meta_graph(
-    original: Path, lowered: Path, *, choices: Choices | None = None, allow_code: bool = False
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
+    *,
+    choices: Choices | None = None,
+    allow_code: bool = False,
 ) -> list[LevelResult]:
     """Import a lowered MetaGraph, restore its checkpoint, and feed each forward op's inputs.
 
@@ -34,7 +38,7 @@ def verify_meta_graph(
     parameters that were restored (random ones where there is no checkpoint).
 
     Args:
-        original, lowered: the two .meta files, with their checkpoints beside them.
+        original, lowered: the two .meta files, read or not, with their checkpoints beside them.
         choices: of the inputs.
         allow_code: run ops, too, that are not known to be harmless.
 
@@ -43,14 +47,14 @@ def verify_meta_graph(
         them all where the graph may not be run.
     """
     choices = choices or Choices()
-    source = read_meta_graph(original)
-    copy = read_meta_graph(lowered)
-    runs = [node.name for node in source.graph_def.node if node.op in ops.FORWARD]
-    reason = why_not_run_meta_graph(source, runs) or why_not_run_meta_graph(copy, runs)
+    source, changed = open_graph(original), open_graph(lowered)
+    meta_graph, copy = source.message, changed.copy()
+    runs = [node.name for node in meta_graph.graph_def.node if node.op in ops.FORWARD]
+    reason = why_not_run_meta_graph(meta_graph, runs) or why_not_run_meta_graph(copy, runs)
     if reason and not allow_code:
         return [not_run(reason)]
-    nodes = {node.name: node for node in source.graph_def.node}
-    prefix = lowered.with_suffix("")
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    prefix = changed.path.with_suffix("")
     graph = tf.Graph()
     with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
         try:
@@ -59,17 +63,17 @@ def verify_meta_graph(
             if restored:
                 saver.restore(session, str(prefix))
         except FAILURES as error:
-            return [_does_not_load(original, first_line(error))]
+            return [_does_not_load(source, first_line(error))]
         return [
             _verify_op(session, nodes[op.name], op, restored, choices)
-            for op in find_ops_in_meta_graph(source)
+            for op in find_ops_in_meta_graph(meta_graph)
             if op.op in ops.FORWARD and not op.function
         ]
 
 
-def _does_not_load(original: Path, reason: str) -> LevelResult:
+def _does_not_load(original: OpenedGraph, reason: str) -> LevelResult:
     """The result where the lowered graph does not load: a failure, unless the original doesn't."""
-    source, prefix = read_meta_graph(original), original.with_suffix("")
+    source, prefix = original.copy(), original.path.with_suffix("")
     references = ReferenceGraphs()
     references.replace_ops(source.graph_def)
     clean_saveable_objects(source)  # no loader takes them
