@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert.errors import DifferenceError, NotConvertibleError
+from rnnconvert.hashes import sha256, tree_sha256
+from rnnconvert.versions import tool_versions
 
 SCHEMA = 1
 EQUIVALENT = "equivalent"
@@ -173,7 +173,7 @@ class FileInfo:
         """
         if not files and path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
-            digest = _tree_sha256(path, files) if with_hash else None
+            digest = tree_sha256(path, files) if with_hash else None
         else:
             files = files or (path,)
             digest = sha256(*files) if with_hash else None
@@ -405,81 +405,3 @@ def head(command: str, info: FileInfo) -> dict[str, Any]:
         "command": command,
         "input": info.to_dict(),
     }
-
-
-def tool_versions() -> dict[str, str | None]:
-    """Versions of rnnconvert and of what it stands on; None for what is not installed.
-
-    Read from the packages' metadata: nothing is imported for it but numpy and h5py.
-    """
-    import h5py
-
-    versions: dict[str, str | None] = {}
-    for name in ("rnnconvert", "numpy", "h5py"):
-        versions[name] = _version(name)
-    versions["hdf5"] = h5py.version.hdf5_version
-    for name in ("tensorflow", "keras"):
-        versions[name] = _version(name)
-    return versions
-
-
-@functools.cache
-def _version(name: str) -> str | None:
-    import importlib.metadata  # takes a while, and only a report needs it
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def sha256(*files: Path) -> str:
-    """SHA-256 of files one after another, read in pieces."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while piece := file.read(2**20):
-                digest.update(piece)
-    return digest.hexdigest()
-
-
-@contextmanager
-def sha256_meanwhile(path: Path, *, wanted: bool) -> Iterator[Callable[[], str | None]]:
-    """Inside, the SHA-256 of a file is computed in a thread of its own.
-
-    Args:
-        wanted: else nothing is computed.
-
-    Yields:
-        A function that waits for it, and returns it, or None if it is not wanted; raises OSError.
-    """
-    import hashlib
-    from concurrent.futures import ThreadPoolExecutor
-
-    stopped = False
-
-    def compute() -> str:
-        digest = hashlib.sha256()
-        with path.open("rb", buffering=0) as file:
-            while not stopped and (piece := file.read(2**20)):
-                digest.update(piece)
-        return digest.hexdigest()
-
-    if not wanted:
-        yield lambda: None
-        return
-    with ThreadPoolExecutor(1) as pool:
-        computed = pool.submit(compute)
-        try:
-            yield computed.result
-        finally:
-            stopped = True
-
-
-def _tree_sha256(directory: Path, files: Sequence[Path]) -> str:
-    import hashlib
-
-    lines = (f"{file.relative_to(directory).as_posix()} {sha256(file)}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

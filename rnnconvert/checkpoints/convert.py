@@ -64,16 +64,9 @@ from rnnconvert.keras_models.save_keras import save_as_keras
 from rnnconvert.kinds import EXTENSIONS
 from rnnconvert.layouts import RnnWeights
 from rnnconvert.options import Options, Permissions, StackOptions
+from rnnconvert.outputs import Footprint, check_output, refuse_overlap
 from rnnconvert.progress import counted_off, tell
-from rnnconvert.publish import (
-    Footprint,
-    check_output,
-    publish_together,
-    refuse_overlap,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
+from rnnconvert.publish import publish_together, scratch_directory, temporary_file, write_errors
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerRecord, Report
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.frameworks import CannotRun, import_keras

@@ -110,7 +110,7 @@ class CiFiles:
 
     def require_writable(self, models: Sequence[Path]) -> None:
         """Refuse to append to a model, or to what is no text, before any work is done."""
-        from rnnconvert.publish import check_appendable
+        from rnnconvert.outputs import check_appendable
 
         for path in self.paths:
             check_appendable(path, models)

@@ -27,7 +27,7 @@ from rnnconvert.errors import (
 if TYPE_CHECKING:
     from rnnconvert.cli.progress_bar import ProgressBar
     from rnnconvert.options import Options
-    from rnnconvert.publish import Footprint
+    from rnnconvert.outputs import Footprint
 
 NEEDS_WORK = 1
 
@@ -256,7 +256,7 @@ def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options:
         UsageError: that would happen.
         OutputError: the report can't be written.
     """
-    from rnnconvert.publish import refuse_clashes
+    from rnnconvert.outputs import refuse_clashes
 
     footprints = []
     if len(pairs) > 1 or output.documents.are_written or ci.paths:
@@ -271,7 +271,7 @@ def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options:
 def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
     """What the conversion of one input reads and writes; of one that can't be read, nothing."""
     from rnnconvert.commands import convert as conversion
-    from rnnconvert.publish import Footprint
+    from rnnconvert.outputs import Footprint
 
     try:
         return conversion.footprint(path, target, options)

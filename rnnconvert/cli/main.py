@@ -165,7 +165,7 @@ verification_options = option_group(
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from rnnconvert.report import tool_versions
+    from rnnconvert.versions import tool_versions
 
     versions = tool_versions()
     others = ", ".join(f"{k} {v}" for k, v in versions.items() if v and k != "rnnconvert")

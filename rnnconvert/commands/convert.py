@@ -13,7 +13,7 @@ from rnnconvert.containers.budget import max_bytes
 from rnnconvert.errors import UsageError, errors_of, last_resort
 from rnnconvert.kinds import KERAS_FILES, Kind, kind_of
 from rnnconvert.options import Options
-from rnnconvert.publish import Footprint
+from rnnconvert.outputs import Footprint
 from rnnconvert.report import Report
 from rnnconvert.verification.devices import require_gpu
 

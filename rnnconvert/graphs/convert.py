@@ -18,21 +18,20 @@ from rnnconvert.graphs.inspect import (
     without_effect,
 )
 from rnnconvert.graphs.verify.compare import BY_REFERENCE
+from rnnconvert.hashes import sha256
 from rnnconvert.keras_models.files.saved_model import has_keras_config
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
+from rnnconvert.outputs import Footprint, check_output, refuse_overlap
 from rnnconvert.progress import tell
 from rnnconvert.publish import (
-    Footprint,
-    check_output,
     publish_directory,
     publish_together,
-    refuse_overlap,
     scratch_directory,
     temporary_directory,
     write_errors,
 )
-from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
 _VARIABLES = "variables"

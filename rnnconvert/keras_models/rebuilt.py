@@ -15,14 +15,8 @@ from rnnconvert.keras_models.opening import rebuilt_h5
 from rnnconvert.keras_models.verify.loads import show_that_it_loads
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
-from rnnconvert.publish import (
-    check_output,
-    publish,
-    refuse_overlap,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
+from rnnconvert.outputs import check_output, refuse_overlap
+from rnnconvert.publish import publish, scratch_directory, temporary_file, write_errors
 from rnnconvert.report import FileInfo, Report
 
 _WEIGHTS = ".weights.h5"

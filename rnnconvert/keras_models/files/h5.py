@@ -22,9 +22,10 @@ from rnnconvert.containers import safe_h5
 from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.containers.h5_rest import difference, require_apart
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.hashes import sha256
 from rnnconvert.keras_models.config.form import require_form
 from rnnconvert.keras_models.plan import Plan, Tensor
-from rnnconvert.report import FileInfo, sha256
+from rnnconvert.report import FileInfo
 
 MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
