@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 
+_TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tensorflow-macos", "tf-nightly", "tf-nightly-cpu")
+"""The packages that it comes in."""
+
 
 def tool_versions() -> dict[str, str | None]:
     """Versions of rnnconvert and of what it stands on; None for what is not installed.
@@ -16,8 +19,8 @@ def tool_versions() -> dict[str, str | None]:
     for name in ("rnnconvert", "numpy", "h5py"):
         versions[name] = _version(name)
     versions["hdf5"] = h5py.version.hdf5_version
-    for name in ("tensorflow", "keras"):
-        versions[name] = _version(name)
+    versions["tensorflow"] = next(filter(None, map(_version, _TENSORFLOW)), None)
+    versions["keras"] = _version("keras")
     return versions
 
 

@@ -198,8 +198,9 @@ def cli(context: click.Context) -> None:
     Options can also stand in [tool.rnnconvert] of pyproject.toml, and in variables like
     RNNCONVERT_TARGET.
     """
-    from rnnconvert.cli.config import default_map
+    from rnnconvert.cli.config import check_variables, default_map
 
+    check_variables(cli)
     context.default_map = default_map(cli)
 
 
