@@ -116,7 +116,7 @@ def is_saved_model(path: Path) -> bool:
     return any((path / name).is_file() for name in _BESIDE_THE_GRAPH)  # "assets" is any folder
 
 
-_NAMES = (".h5", ".hdf5", ".keras", ".pb")
+MODEL_NAMES = (".h5", ".hdf5", ".keras", ".pb")
 """Files of these names are taken for models, though damaged, unless their content is another."""
 
 
@@ -133,7 +133,7 @@ def seems_model(path: Path) -> bool:
     if is_zip(path):
         with SafeZip(path, path.stat().st_size) as archive:
             return "config.json" in archive.members
-    return path.suffix in _NAMES
+    return path.suffix in MODEL_NAMES
 
 
 def is_keras1(file: h5py.File) -> bool:

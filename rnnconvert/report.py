@@ -153,7 +153,11 @@ class LevelResult:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file as found or as written. `sha256` is None where nobody asked for it."""
+    """A file as found or as written. `sha256` is None where nobody asked for it.
+
+    In an object store `path` is a URL, and `stored` says of each object what changes whenever it is
+    written, by its URL.
+    """
 
     path: str
     bytes: int
@@ -161,6 +165,7 @@ class FileInfo:
     sha256: str | None = None
     keras_version: str | None = None
     backend: str | None = None
+    stored: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -180,7 +185,10 @@ class FileInfo:
         return cls(str(path), sum(file.stat().st_size for file in files), container, digest)
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        found = dict(vars(self))
+        if self.stored is None:
+            del found["stored"]
+        return found
 
 
 @dataclass(frozen=True)

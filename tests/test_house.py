@@ -28,7 +28,7 @@ FLOORS = (
     ("keras_models",),
     ("checkpoints", "graphs"),
     ("commands",),
-    ("exports",),
+    ("exports", "stores"),
     ("explanations",),
     ("page",),
     ("cli",),

@@ -58,7 +58,7 @@ class Outcome:
         check: only asked whether it needs conversion.
     """
 
-    path: Path
+    path: object
     report: Report | None
     error: ConversionError | None
     check: bool = False
@@ -101,7 +101,7 @@ class CiFiles:
     def paths(self) -> list[Path]:
         return [Path(path) for path in (self.summary, self.annotations) if path is not None]
 
-    def add(self, path: Path, ended: Report | ConversionError, *, check: bool = False) -> None:
+    def add(self, path: object, ended: Report | ConversionError, *, check: bool = False) -> None:
         """What became of an input: its report, or the error that came instead."""
         if isinstance(ended, ConversionError):
             self.outcomes.append(Outcome(path, ended.report, ended, check))
@@ -240,7 +240,7 @@ def workflow_commands(outcomes: Sequence[Outcome]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _command(level: str, path: Path, message: str) -> str:
+def _command(level: str, path: object, message: str) -> str:
     return f"::{level} file={_field(path)},title=rnnconvert::{_data(message)}"
 
 

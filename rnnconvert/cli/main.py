@@ -6,7 +6,6 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from rnnconvert.cli.config import read_variables
 from rnnconvert.cli.explain import explain
 from rnnconvert.cli.groups import GroupedCommand, option_group
 from rnnconvert.cli.opaque import opaque
+from rnnconvert.cli.places import Place
 from rnnconvert.cli.report import report_command
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
@@ -52,13 +52,7 @@ display_options = option_group(
 """The options that every command has."""
 
 
-_PATHS = click.argument(
-    "paths",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    metavar="PATH...",
-)
+_PATHS = click.argument("paths", nargs=-1, required=True, type=Place(), metavar="PATH...")
 
 
 folder_options = option_group(
@@ -111,6 +105,13 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
         click.option(
             "--resume", is_flag=True,
             help="Go on where an earlier run with this --report was stopped.",
+        ),
+        _choice(
+            "--engine", ["local", "dask"], "local",
+            "Who works on several inputs: this machine, or a Dask cluster.",
+        ),
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Of the Dask cluster, as tcp://10.0.0.1:8786."
         ),
     )  # fmt: skip
     return lambda command: _PATHS(folder_options(options(command)))
@@ -285,7 +286,7 @@ def inspect_command(**arguments: Any) -> None:
 
 
 @cli.command("export", cls=GroupedCommand, context_settings=_CONTEXT)
-@click.argument("path", type=click.Path(path_type=Path, readable=False))
+@click.argument("path", type=Place())
 @option_group(
     "What is written",
     click.option(
@@ -327,8 +328,8 @@ def export_command(**arguments: Any) -> None:
 
 
 @cli.command("verify", cls=GroupedCommand, context_settings=_CONTEXT)
-@click.argument("original", type=click.Path(path_type=Path, readable=False))
-@click.argument("converted", type=click.Path(path_type=Path, readable=False))
+@click.argument("original", type=Place())
+@click.argument("converted", type=Place())
 @option_group("Verification", _choice("--verify", LEVELS[1:], "model", _DEEPEST))
 @verification_options
 @stack_options

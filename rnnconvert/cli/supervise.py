@@ -114,17 +114,17 @@ def _be_the_child(program: Callable[[], None], parent: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _die_with(parent)
+    die_with(parent, signal.SIGKILL)
     deadline.allow()
     program()
     sys.exit(0)
 
 
-def _die_with(parent: int) -> None:
-    """A SIGKILL of the process that waits is one of this process too, where that can be had."""
+def die_with(parent: int, number: int) -> None:
+    """This process gets a signal when the one that waits for it is killed, on Linux."""
     if sys.platform == "linux":
         import ctypes
 
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, number)
         if os.getppid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)

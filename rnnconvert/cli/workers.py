@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +10,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rnnconvert.cli.supervise import how_it_died
+from rnnconvert.cli.supervise import die_with, how_it_died
 from rnnconvert.containers import deadline
 
 _PATIENCE = 10.0
 """Seconds for a worker that was told to stop; what is left of it then is killed."""
+
+
+_ASK_EVERY = 2.0
+"""Seconds between two questions whether the work is still wanted."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +46,19 @@ class _Worker:
 
 
 def in_workers(
-    work: Callable[[Any], Any], items: Sequence[Any], jobs: int
+    work: Callable[[Any], Any],
+    items: Sequence[Any],
+    jobs: int,
+    stopped: Callable[[], bool] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes.
 
     The processes are spawned: a fork of one that has TensorFlow's threads waits for ever for their
-    locks. They end when the iteration does, however it does; what they left half done they remove.
+    locks. They end when the iteration does, however it does, and with this process; what they left
+    half done they remove.
+
+    Args:
+        stopped: asked again and again; the iteration ends when it says so.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -60,7 +72,10 @@ def in_workers(
             while waiting and len(workers) < jobs:
                 workers.append(_start(work))
                 _give(workers[-1], waiting)
-            for connection in wait([worker.connection for worker in workers]):
+            if stopped is not None and stopped():
+                return
+            seconds = None if stopped is None else _ASK_EVERY
+            for connection in wait([worker.connection for worker in workers], seconds):
                 worker = next(each for each in workers if each.connection is connection)
                 index, result = worker.index, _receive(worker)
                 if isinstance(result, Died) or not waiting:
@@ -92,7 +107,7 @@ def _start(work: Callable[[Any], Any]) -> _Worker:
 
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, work, os.getpid()), daemon=True)
     with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
         process.start()
     theirs.close()
@@ -123,9 +138,10 @@ def _stop(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
-def _serve(connection: Any, work: Callable[[Any], Any]) -> None:
+def _serve(connection: Any, work: Callable[[Any], Any], parent: int) -> None:
     """What a worker does: take items until there are no more."""
     stop_on_sigterm()
+    die_with(parent, signal.SIGTERM)
     deadline.allow()
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
         while True:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.errors import ConversionError, OutputError, UsageError, last_resort
@@ -21,16 +22,29 @@ from rnnconvert.options import Options
 from rnnconvert.publish import PREFIX
 from rnnconvert.report import counted
 
+if TYPE_CHECKING:
+    from rnnconvert.stores.finding import StoredModel
+
 _OF_CHECKPOINTS = re.compile(r"checkpoint|.*\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 _STATE = "checkpoint"
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model, and the directory it was found in, from the folder that was given on."""
+    """A model, and the directory it was found in, from the folder that was given on.
+
+    Attributes:
+        stored: of a model in an object store; its `path` is then of no more than a beginning.
+    """
 
     path: Path
     below: Path = Path()
+    stored: StoredModel | None = None
+
+    @property
+    def source(self) -> Path | StoredModel:
+        """Where the model is."""
+        return self.stored or self.path
 
 
 @dataclass
@@ -50,6 +64,14 @@ class Found:
     links: int = 0
     excluded: int = 0
 
+    def add(self, other: Found) -> None:
+        """Take over what another walk found."""
+        self.models += other.models
+        self.is_folder = self.is_folder or other.is_folder
+        self.others += other.others
+        self.links += other.links
+        self.excluded += other.excluded
+
     def left_alone(self) -> list[str]:
         """Sentences on what was no input."""
         told = (
@@ -62,19 +84,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which files of a folder are looked at: by patterns of their names or their paths in it."""
+    """Which files of a folder are looked at: by patterns of their names or their paths in it.
+
+    Attributes:
+        seems: whether a file that is no part of a larger model is one.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    seems: Callable[[Path], bool] = seems_model
 
-    def __contains__(self, path: Path) -> bool:
+    def __contains__(self, path: PurePath) -> bool:
         return not self.is_excluded(path) and (not self.include or _fits(path, self.include))
 
-    def is_excluded(self, path: Path) -> bool:
+    def is_excluded(self, path: PurePath) -> bool:
         return _fits(path, self.exclude)
 
 
-def _fits(path: Path, patterns: Iterable[str]) -> bool:
+def _fits(path: PurePath, patterns: Iterable[str]) -> bool:
     names = (path.name, path.as_posix())
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
@@ -99,11 +126,8 @@ def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = Non
         if _is_one_model(path, inside) or not (inside.models or inside.excluded):
             found.models.append(FoundModel(path))
             continue
-        found.is_folder = True
-        found.models += inside.models
-        found.others += inside.others
-        found.links += inside.links
-        found.excluded += inside.excluded
+        inside.is_folder = True
+        found.add(inside)
     if not found.models:
         raise UsageError("no model is left by --include and --exclude", path=str(paths[0]))
     return found
@@ -189,7 +213,7 @@ def _look_at(
                     prefixes.add(checkpoint.prefix)
                     found.models.append(FoundModel(checkpoint.prefix, below))
                 return
-            is_model = entry.is_file() and seems_model(entry)
+            is_model = entry.is_file() and wanted.seems(entry)
     except ConversionError:
         is_model = True  # a bad one, which is told in its turn
     if is_model:
@@ -259,7 +283,12 @@ def _made(directory: Path) -> Path:
 
 
 def _target(model: FoundModel, directory: Path, options: Options) -> Path:
+    name = directory_name(model, options)
+    return directory if name is None else directory / name
+
+
+def directory_name(model: FoundModel, options: Options) -> str | None:
     """A file gets its name by its kind; a SavedModel is told the directory that it becomes."""
     if is_saved_model(model.path) and options.to in (None, "savedmodel"):
-        return directory / f"{model.path.resolve().name}{options.suffix}"
-    return directory
+        return f"{model.path.resolve().name}{options.suffix}"
+    return None

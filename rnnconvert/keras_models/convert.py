@@ -86,7 +86,7 @@ def _convert(
             return report if like is not None else show_that_it_loads(report, source, options)
         if options.check:
             return report
-        output = _output_path(source, output, to, options)
+        output = output_path(source, output, to, options)
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
@@ -134,7 +134,7 @@ def keras_footprint(source: Path, output: Path | None, options: Options) -> Foot
     """What `run` would read and write; in place it is one file."""
     with open_keras_h5(source) as file:
         to = _target_container(file, output, options)
-    written = _output_path(source, output, to, options)
+    written = output_path(source, output, to, options)
     return Footprint(() if options.in_place else (source,), (written,))
 
 
@@ -172,7 +172,8 @@ def _target_container(file: KerasH5, output: Path | None, options: Options) -> s
     return to
 
 
-def _output_path(source: Path, output: Path | None, to: str, options: Options) -> Path:
+def output_path(source: Path, output: Path | None, to: str, options: Options) -> Path:
+    """Where a Keras HDF5 file is written to, as container `to`."""
     if options.in_place:
         if output is not None:
             raise UsageError("--in-place and an output exclude each other")
