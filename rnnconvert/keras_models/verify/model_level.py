@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_models.verify import keras2_engine
 from rnnconvert.keras_models.verify.compiled import Differs, Pair, check_compiled
@@ -129,6 +130,7 @@ def check_models(
 class _Original:
     """The first model, loaded and run."""
 
+    path: Path
     runner: ModelRunner
     slots: list[ModelInput]
     batches: list[list[Array]]
@@ -167,7 +169,7 @@ class _Check:
     def _original(self, path: Path) -> _Original:
         runner = ModelRunner(load(path, self.permissions))
         slots = slots_of(runner.model)
-        return _Original(runner, slots, *_run_original(runner, slots, self.inputs))
+        return _Original(path, runner, slots, *_run_original(runner, slots, self.inputs))
 
     def _compare(self, original: _Original, second: ModelRunner) -> LevelResult:
         first, batches, expected = original.runner, original.batches, original.outputs
@@ -186,9 +188,23 @@ class _Check:
             filled = _arbitrate(result, worst, runners, batches, self.permissions, inputs.seed)
         else:
             filled = _filled(result, worst, _describe(expected, batches))
+        if filled.status == "passed":
+            filled = self._confirm(original, filled)
         if filled.status != "passed" or self.user_loads_in == "any":
             return filled
         return self._use(original, second, filled)
+
+    def _confirm(self, original: _Original, passed: LevelResult) -> LevelResult:
+        """What both models have in our translation, by Keras 2's own classes."""
+        if passed.device != "cpu" or not is_hdf5(original.path):
+            return passed
+        arguments = original.path, original.batches, original.outputs, self.permissions
+        try:
+            told = keras2_engine.confirm(*arguments)
+        except Differs as error:
+            return replace(passed, status="failed", max_abs=None,
+                           detail=f"the original in Keras 2: {error}")  # fmt: skip
+        return replace(passed, detail=f"{passed.detail}; {told}") if told else passed
 
     def _use(self, original: _Original, second: ModelRunner, passed: LevelResult) -> LevelResult:
         """What the user does next: load it in Keras 2 if it is for that, evaluate, train."""
