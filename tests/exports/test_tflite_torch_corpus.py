@@ -36,7 +36,8 @@ REASONS = {
     "lam": "Lambda",
     "plain_lam": "Lambda",
 }
-NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D"}
+NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D",
+            "channels_first": "ZeroPadding2D: channels_first"}  # fmt: skip
 NO_TFLITE = {"half": "float16", "double": "float64", "cudnn_lstm_half": "float16",
              "cudnn_gru_double": "float64",
              "dtln_lambda_savedmodel": "no builtin operator"}  # fmt: skip

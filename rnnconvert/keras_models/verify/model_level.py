@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_models.verify import keras2_engine
 from rnnconvert.keras_models.verify.compiled import Differs, Pair, check_compiled
@@ -123,6 +124,7 @@ def check_models(
 class _Original:
     """The first model, loaded and run."""
 
+    path: Path
     runner: ModelRunner
     slots: list[ModelInput]
     batches: list[list[Array]]
@@ -161,7 +163,7 @@ class _Check:
     def _original(self, path: Path) -> _Original:
         runner = ModelRunner(load(path, self.permissions))
         slots = slots_of(runner.model)
-        return _Original(runner, slots, *_run_original(runner, slots, self.inputs))
+        return _Original(path, runner, slots, *_run_original(runner, slots, self.inputs))
 
     def _compare(self, original: _Original, second: ModelRunner) -> LevelResult:
         first, batches, expected = original.runner, original.batches, original.outputs
@@ -180,9 +182,23 @@ class _Check:
             judged = _arbitrate(result, worst, runners, batches, self.permissions, inputs.seed)
         else:
             judged = filled(result, worst, _describe(expected, batches))
+        if judged.status == "passed":
+            judged = self._confirm(original, judged)
         if judged.status != "passed" or self.user_loads_in == "any":
             return judged
         return self._use(original, second, judged)
+
+    def _confirm(self, original: _Original, passed: LevelResult) -> LevelResult:
+        """What both models have in our translation, by Keras 2's own classes."""
+        if passed.device != "cpu" or not is_hdf5(original.path):
+            return passed
+        arguments = original.path, original.batches, original.outputs, self.permissions
+        try:
+            told = keras2_engine.confirm(*arguments)
+        except Differs as error:
+            return replace(passed, status="failed", max_abs=None,
+                           detail=f"the original in Keras 2: {error}")  # fmt: skip
+        return replace(passed, detail=f"{passed.detail}; {told}") if told else passed
 
     def _use(self, original: _Original, second: ModelRunner, passed: LevelResult) -> LevelResult:
         """What the user does next: load it in Keras 2 if it is for that, evaluate, train."""
