@@ -33,7 +33,7 @@ STACKS = [
     "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
     "--activation",
 ]  # fmt: skip
-FOLDERS = ["--include", "--exclude"]
+FOLDERS = ["--include", "--exclude", "--engine", "--scheduler"]
 OPTIONS = {
     "cudnn-to-keras": [
         "--target", "--names", "--ignore-dropout", "--unroll", *STACKS,
