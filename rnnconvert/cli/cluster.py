@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rnnconvert.cli.workers import Died, in_workers
+import rnnconvert
+from rnnconvert.cli.workers import KeptWorker
 from rnnconvert.errors import UnreadableInputError, UsageError
 
+_PACKAGE = "rnnconvert"
 _PATIENCE = 10
 """Seconds to wait for the scheduler."""
-_BEGUN = "begun"
 
 
 def on_cluster(
@@ -54,7 +55,7 @@ def on_cluster(
         ]
         numbers = {future.key: index for index, future in enumerate(futures)}
         try:
-            for future in as_completed(futures):
+            for future in as_completed(futures, loop=client.loop):
                 index = numbers[future.key]
                 yield index, _result(future)
         finally:
@@ -97,8 +98,8 @@ def _require_workers(client: Any, scheduler: str) -> None:
     Raises:
         UsageError: one has not, or there is none.
     """
-    ours = version("rnnconvert")
-    found = client.run(version, "rnnconvert", on_error="return")
+    ours = rnnconvert.__version__
+    found = client.run(version, _PACKAGE, on_error="return")
     if not found:
         raise UsageError(f"--scheduler {scheduler}: the cluster has no worker")
     for worker, theirs in sorted(found.items()):
@@ -121,19 +122,27 @@ def _task(work: Callable[[Any], Any], item: Any, run: str, index: int, directory
     client = get_client()
     place = [run, str(index)]
 
-    def stopped() -> bool:
-        return client.get_metadata([run], None) is None
+    def is_wanted() -> bool:
+        return client.get_metadata([run], None) is not None
 
     done = client.get_metadata(place, None)
     if isinstance(done, bytes):
         return deserialize_bytes(done)
-    _allow_processes()
-    inside = partial(_in_directory, work, directory)
-    for _, outcome in in_workers(inside, [item], 1, stopped):
-        if not stopped():
-            client.set_metadata(place, serialize_bytes(outcome))
-        return outcome
-    return Died(None)
+    outcome = _process_of_thread().call((work, directory, item), is_wanted)
+    if is_wanted():
+        client.set_metadata(place, serialize_bytes(outcome))
+    return outcome
+
+
+_threads = threading.local()
+"""Of each thread of a Dask worker, which has one task at a time, the process that it keeps."""
+
+
+def _process_of_thread() -> KeptWorker:
+    if not hasattr(_threads, "process"):
+        _allow_processes()
+        _threads.process = KeptWorker(_in_directory)
+    return _threads.process
 
 
 def _allow_processes() -> None:
@@ -146,8 +155,9 @@ def _allow_processes() -> None:
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
 
 
-def _in_directory(work: Callable[[Any], Any], directory: str, item: Any) -> Any:
-    """Call `work` where relative paths mean what they mean for who gave them."""
+def _in_directory(asked: tuple[Callable[[Any], Any], str, Any]) -> Any:
+    """Call some work on an item where relative paths mean what they mean for who gave them."""
+    work, directory, item = asked
     if any(isinstance(part, Path) for part in item):
         try:
             os.chdir(directory)

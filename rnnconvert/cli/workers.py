@@ -19,6 +19,8 @@ _PATIENCE = 10.0
 
 _ASK_EVERY = 2.0
 """Seconds between two questions whether the work is still wanted."""
+_IDLE = 60.0
+"""Seconds without an item, after which a process that is kept ends."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +48,13 @@ class _Worker:
 
 
 def in_workers(
-    work: Callable[[Any], Any],
-    items: Sequence[Any],
-    jobs: int,
-    stopped: Callable[[], bool] | None = None,
+    work: Callable[[Any], Any], items: Sequence[Any], jobs: int
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes.
 
     The processes are spawned: a fork of one that has TensorFlow's threads waits for ever for their
     locks. They end when the iteration does, however it does, and with this process; what they left
     half done they remove.
-
-    Args:
-        stopped: asked again and again; the iteration ends when it says so.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -72,10 +68,7 @@ def in_workers(
             while waiting and len(workers) < jobs:
                 workers.append(_start(work))
                 _give(workers[-1], waiting)
-            if stopped is not None and stopped():
-                return
-            seconds = None if stopped is None else _ASK_EVERY
-            for connection in wait([worker.connection for worker in workers], seconds):
+            for connection in wait([worker.connection for worker in workers]):
                 worker = next(each for each in workers if each.connection is connection)
                 index, result = worker.index, _receive(worker)
                 if isinstance(result, Died) or not waiting:
@@ -86,6 +79,39 @@ def in_workers(
                 yield index, result
     finally:
         _stop(workers)
+
+
+class KeptWorker:
+    """A process that works on one item after another, when it is asked, and ends when it is idle.
+
+    It is started with the first item, and again when it has died. It ends with this process.
+    """
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+        self._worker: _Worker | None = None
+
+    def call(self, item: Any, is_wanted: Callable[[], bool]) -> Any:
+        """What `work` returns, or `Died`.
+
+        Args:
+            item: given to `work`.
+            is_wanted: asked again and again; the process is stopped when it says no.
+        """
+        is_new = self._worker is None
+        worker = self._worker = self._worker or _start(self._work, _IDLE)
+        with suppress(BrokenPipeError):
+            worker.connection.send(item)
+        while not worker.connection.poll(_ASK_EVERY):
+            if not is_wanted():
+                _stop([worker])
+        result = _receive(worker)
+        if isinstance(result, Died):
+            worker.connection.close()
+            self._worker = None
+            if result.exit_code == 0 and not is_new and is_wanted():
+                return self.call(item, is_wanted)  # it had just ended, being idle
+        return result
 
 
 def _give(worker: _Worker, waiting: deque[tuple[int, Any]]) -> None:
@@ -102,12 +128,12 @@ def _receive(worker: _Worker) -> Any:
         return Died(worker.process.exitcode)
 
 
-def _start(work: Callable[[Any], Any]) -> _Worker:
+def _start(work: Callable[[Any], Any], idle: float | None = None) -> _Worker:
     import multiprocessing
 
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work, os.getpid()), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, work, os.getpid(), idle), daemon=True)
     with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
         process.start()
     theirs.close()
@@ -138,13 +164,13 @@ def _stop(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
-def _serve(connection: Any, work: Callable[[Any], Any], parent: int) -> None:
-    """What a worker does: take items until there are no more."""
+def _serve(connection: Any, work: Callable[[Any], Any], parent: int, idle: float | None) -> None:
+    """What a worker does: take items until there are no more, or none comes for a while."""
     stop_on_sigterm()
     die_with(parent, signal.SIGTERM)
     deadline.allow()
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
-        while True:
+        while connection.poll(idle):
             connection.send(work(connection.recv()))
 
 

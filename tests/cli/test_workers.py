@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from helpers import make_model_h5
 
-from rnnconvert.cli.workers import Died, in_workers
+from rnnconvert.cli import workers
+from rnnconvert.cli.workers import Died, KeptWorker, in_workers
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
@@ -24,6 +25,14 @@ def behave(item: str) -> str:
         os._exit(7)
     if item == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if item == "pid":
+        return str(os.getpid())
+    if item == "sleep":
+        time.sleep(600)
+    if item.startswith("note "):
+        Path(item[5:] + ".new").write_text(str(os.getpid()))
+        os.rename(item[5:] + ".new", item[5:])
+        time.sleep(600)
     return item.upper()
 
 
@@ -35,6 +44,54 @@ def test_a_dead_worker_costs_its_own_item_only():
     assert isinstance(found[1], Died)
     assert str(found[1]) == "the process that worked on it died (exit code 7)"
     assert str(found[3]).startswith("the process that worked on it was killed (SIGKILL)")
+
+
+@posix
+def test_a_kept_worker_is_started_again_when_it_has_died():
+    kept = KeptWorker(behave)
+    assert kept.call("a", lambda: True) == "A"
+    assert kept.call("pid", lambda: True) == kept.call("pid", lambda: True)
+    assert str(kept.call("killed", lambda: True)).endswith("nothing of it was written")
+    assert kept.call("b", lambda: True) == "B"
+
+
+@posix
+def test_a_kept_worker_that_ended_idle_costs_nothing(monkeypatch):
+    monkeypatch.setattr(workers, "_IDLE", 0.2)
+    kept = KeptWorker(behave)
+    first = kept.call("pid", lambda: True)
+    kept._worker.process.join(30)
+    assert kept._worker.process.exitcode == 0
+    assert kept.call("pid", lambda: True) != first
+
+
+@posix
+def test_a_kept_worker_stops_when_nobody_wants_it(monkeypatch):
+    monkeypatch.setattr(workers, "_ASK_EVERY", 0.1)
+    asked = iter([True, False, False])
+    assert isinstance(KeptWorker(behave).call("sleep", lambda: next(asked)), Died)
+
+
+@posix
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+def test_a_worker_ends_with_who_started_it(tmp_path):
+    """Who is killed can't stop anybody: the system does."""
+    child = os.fork()
+    if not child:
+        for _ in in_workers(behave, [f"note {tmp_path / 'pid'}"], 1):
+            pass
+        os._exit(0)
+    wait_for(tmp_path / "pid")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    working = int((tmp_path / "pid").read_text())
+    until = time.monotonic() + 30
+    while Path(f"/proc/{working}/stat").exists() and time.monotonic() < until:
+        if Path(f"/proc/{working}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{working}").exists()
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
