@@ -33,17 +33,17 @@ STACKS = [
     "--scope", "--cell", "--layers", "--units", "--input-size", "--direction", "--forget-bias",
     "--activation",
 ]  # fmt: skip
-FOLDERS = ["--include", "--exclude", "--engine", "--scheduler"]
+FOLDERS = ["--include", "--exclude"]
 OPTIONS = {
     "cudnn-to-keras": [
         "--target", "--names", "--ignore-dropout", "--unroll", *STACKS,
         "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume", "--engine", "--scheduler", *FOLDERS, *VERIFICATION, *CI,
         *DISPLAY,
     ],
     "keras-to-cudnn": [
         *STACKS, "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume", "--engine", "--scheduler", *FOLDERS, *VERIFICATION, *CI,
         *DISPLAY,
     ],
     "inspect": [*FOLDERS, "--target", "--max-bytes", *STACKS, *DISPLAY],
