@@ -51,6 +51,8 @@ FRAMEWORKS = {
     "keras": ("exports", "keras", "keras_models.verify", "verification"),
     "tf_keras": ("keras_models.verify",),
     "torch": ("exports", "keras", "keras_models.verify", "verification"),
+    "fsspec": ("stores.access",),
+    "distributed": ("cli.cluster",),
 }
 """The only places that import them."""
 
@@ -174,7 +176,7 @@ def test_frameworks_are_imported_in_their_places_only(framework):
     ]
 
 
-@pytest.mark.parametrize("framework", ["torch", "tf_keras"])
+@pytest.mark.parametrize("framework", ["torch", "tf_keras", "fsspec", "distributed"])
 def test_optional_frameworks_are_imported_when_they_are_used(framework):
     found = [item for item in IMPORTS if item.target.split(".")[0] == framework]
     assert not [str(item) for item in found if not item.inside_a_function]
