@@ -10,8 +10,11 @@ from written_models import (
     FEATURES,
     MASK_VALUE,
     STEPS,
+    TOLERANCE,
+    assert_right,
     filled,
     largest_difference,
+    of_sequences,
     predicted,
     sequences,
     with_holes,
@@ -29,19 +32,10 @@ pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 from rnnconvert.exports import tflite
 from rnnconvert.exports.tflite import blocks, cells, flatfile, recurrent, writing
 
-TOLERANCE = 3e-6
 LONG = 19
 """Steps of a long sequence in the tests of loops: four blocks, and three steps that are left."""
 GRAPHS = Path(__file__).parents[2] / "fixtures/savedmodels/tf115"
 layers = keras.layers
-
-
-def of_sequences(*stack, steps=STEPS, features=FEATURES):
-    x = keras.Input((steps, features))
-    y = x
-    for layer in stack:
-        y = layer(y)
-    return keras.Model(x, y)
 
 
 # --- numbers --------------------------------------------------------------------------------
@@ -79,7 +73,7 @@ def test_every_cell(steps, tmp_path):
     done, run = written(tflite, model, tmp_path / "model.tflite")
     for batch, seed in ((3, 0), (1, 1)):
         x = sequences(batch, steps, seed=seed)
-        assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+        assert_right(run, model, [x])
     assert done.inputs == ("the_input",)
     assert done.operators[flatfile.LSTM] == done.native == 0
     recurrent_calls = 12  # each layer of `all_cells` but the last, two in a Bidirectional
@@ -107,7 +101,7 @@ def test_masks_of_every_kind(steps, tmp_path):
     _, run = written(tflite, model, tmp_path / "model.tflite")
     for seed in (0, 1):
         arrays = [with_holes(sequences(5, steps, seed=seed), seed)]
-        assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+        assert_right(run, model, arrays)
 
 
 # --- long sequences -------------------------------------------------------------------------
@@ -121,7 +115,7 @@ def test_long_sequences_cost_little(tmp_path):
     assert sum(done.operators.values()) < 1000
     assert path.stat().st_size < 4 * model.count_params() + 200_000
     x = sequences(2, 2000)
-    assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+    assert_right(run, model, [x])
 
 
 def test_sizes_of_blocks():
@@ -179,7 +173,7 @@ def test_own_lstm_operator(own):
     model, _, done, run = own
     for steps, seed in ((6, 0), (9, 1), (5, 2)):
         x = sequences(1, steps, seed=seed)
-        assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+        assert_right(run, model, [x])
     assert (done.operators[flatfile.LSTM], done.operators["FILL"], done.native) == (3, 6, 3)
     assert (done.timesteps, done.batch, done.loops) == (None, 1, ())
 
@@ -214,7 +208,7 @@ def test_past_the_traps(tmp_path):
     with pytest.raises(Exception, match=r"TensorListReserve.*element_shape to be static"):
         tf.lite.TFLiteConverter.from_keras_model(model).convert()
     done, run = written(tflite, model, tmp_path / "model.tflite")
-    assert largest_difference(predicted(model, [sequences(3)]), run([sequences(3)])) < TOLERANCE
+    assert_right(run, model, [sequences(3)])
     model.layers[1].unroll = True
     signature = tf.TensorSpec((None, STEPS, FEATURES), tf.float32, name="x")
     function = tf.function(lambda x: model(x, training=False), input_signature=[signature])
@@ -319,7 +313,7 @@ def test_unknown_length(tmp_path):
     done, run = written(tflite, model, tmp_path / "model.tflite", timesteps=8)
     assert done.timesteps == 8
     x = sequences(2, 8)
-    assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+    assert_right(run, model, [x])
 
 
 def test_masked_sequences_of_unknown_length(tmp_path):
@@ -350,7 +344,7 @@ def test_the_number_of_steps_beside_another_input(tmp_path):
     assert done.timesteps == 7
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=(2, 3)).astype("float32"), generator.integers(0, 9, (2, 7))]
-    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+    assert_right(run, model, arrays)
 
 
 def test_other_dtypes_are_refused(tmp_path):

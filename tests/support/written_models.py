@@ -15,6 +15,18 @@ from rnnconvert.kinds import Kind
 
 STEPS, FEATURES = 6, 5
 MASK_VALUE = 9.0
+TOLERANCE = 3e-6
+"""Of float32 outputs about as large as 1."""
+
+
+def of_sequences(*stack: Any, steps: int | None = STEPS, features: int = FEATURES) -> Any:
+    """A model of layers one after the other."""
+    import keras
+
+    x = y = keras.Input((steps, features))
+    for layer in stack:
+        y = layer(y)
+    return keras.Model(x, y)
 
 
 def filled(model: Any, seed: int = 3) -> Any:
@@ -64,3 +76,8 @@ def largest_difference(expected: Sequence[Any], found: Sequence[Any]) -> float:
     assert [a.shape for a in expected] == [a.shape for a in found]
     assert all(np.isfinite(a).all() for a in found)
     return max(float(np.abs(a - b).max()) for a, b in zip(expected, found, strict=True))
+
+
+def assert_right(run: Any, model: Any, arrays: Sequence[Any]) -> None:
+    """What was written gives the numbers of the original."""
+    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
