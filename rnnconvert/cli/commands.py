@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnconvert.cli.ci import CiFiles
 from rnnconvert.cli.output import Output
 from rnnconvert.cli.supervise import working_on
 from rnnconvert.containers import deadline
@@ -25,6 +24,7 @@ from rnnconvert.errors import (
 )
 
 if TYPE_CHECKING:
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.cli.progress_bar import ProgressBar
     from rnnconvert.options import Options
     from rnnconvert.publish import Footprint
@@ -46,6 +46,7 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins. An interrupted run reports what it did."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands.folder import Wanted, find_models, mirrored
     from rnnconvert.options import Options
 
@@ -209,6 +210,7 @@ def verify_pair(
     **options: Any,
 ) -> int:
     """Compare two files. A report that exists is one to check the files by."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands import verify as comparison
     from rnnconvert.options import Options
 
@@ -360,7 +362,9 @@ def _inspect_one(pair: Pair, options: Options) -> Outcome:
 
 def _convert_one(pair: Pair, options: Options) -> Outcome:
     from rnnconvert.commands import convert as conversion
+    from rnnconvert.verification.frameworks import number_names_anew
 
+    number_names_anew()
     try:
         return conversion.convert_path(*pair, options)
     except ConversionError as error:
