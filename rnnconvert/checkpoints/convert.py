@@ -23,7 +23,7 @@ from rnnconvert.checkpoints.inspect import (
     open_stacks,
     stack_layers,
 )
-from rnnconvert.checkpoints.load import load_weights
+from rnnconvert.checkpoints.load import load_slot, load_weights
 from rnnconvert.checkpoints.problems import for_the_code, problems_of
 from rnnconvert.checkpoints.rewrite import (
     RewrittenVariables,
@@ -32,10 +32,12 @@ from rnnconvert.checkpoints.rewrite import (
     target_places,
     unpack_place,
 )
-from rnnconvert.checkpoints.stack import Stack
+from rnnconvert.checkpoints.stack import Stack, StackSlot
 from rnnconvert.checkpoints.streams import (
     StreamedWeights,
+    check_slots,
     check_streams,
+    streamed,
     streams_of,
     write_streamed_npz,
 )
@@ -260,7 +262,6 @@ class _Job:
         return [fill(*job) for job in jobs], None
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[_Written, RewrittenVariables]:
-        keep = self.options.optimizer == "convert"
         if self.options.is_inverse:
             rewritten = rewrite_inverse(self.stacks, self.weights)
         else:
@@ -269,7 +270,7 @@ class _Job:
                 self.streams or self.weights,
                 self.checkpoint,
                 self.options.names,
-                keep_slots=keep,
+                self._read_slot if self.options.optimizer == "convert" else None,
             )
         tensors: dict[str, Any] = {
             name: self.checkpoint.source(name)
@@ -290,11 +291,16 @@ class _Job:
                 return self._find_again(again), rewritten
             if self.streams:
                 checked = check_streams(self.stacks, self.streams, self.options.names, again.read)
-                return checked, rewritten
+                return [*check_slots(rewritten.slots), *checked], rewritten
             written = [
                 self._read_back(stack, self.options.names, again.read) for stack in self.stacks
             ]
         return written, rewritten
+
+    def _read_slot(self, stack: Stack, slot: StackSlot) -> Sequence[RnnWeights | StreamedWeights]:
+        """A slot of a buffer, cut as the buffer is; not in memory where the buffer is not."""
+        own = streamed(stack, slot.variable, self.checkpoint) if self.streams else None
+        return own or [each.weights() for each in load_slot(stack, slot, self.checkpoint)]
 
     def _find_again(self, written: Checkpoint) -> list[list[RnnWeights]]:
         """The stacks of a checkpoint with buffers, found like any; each buffer is compared with
