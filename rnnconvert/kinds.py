@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py
 
 from rnnconvert.containers import safe_h5
-from rnnconvert.containers.safe_zip import SafeZip
 from rnnconvert.containers.sniff import exists, is_hdf5, is_zip, require_hdf5
 from rnnconvert.errors import UnreadableInputError
 
@@ -135,6 +134,8 @@ def seems_model(path: Path) -> bool:
             is_keras = safe_h5.has(file, "model_weights") or "layer_names" in file.attrs
             return is_keras or is_keras_weights(file)
     if is_zip(path):
+        from rnnconvert.containers.safe_zip import SafeZip
+
         with SafeZip(path, path.stat().st_size) as archive:
             return "config.json" in archive.members
     return path.suffix in MODEL_NAMES

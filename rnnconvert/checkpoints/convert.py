@@ -22,17 +22,19 @@ from rnnconvert.checkpoints.inspect import (
     open_stacks,
     stack_layers,
 )
-from rnnconvert.checkpoints.load import load_weights
+from rnnconvert.checkpoints.load import load_slot, load_weights
 from rnnconvert.checkpoints.problems import for_the_code, problems_of
 from rnnconvert.checkpoints.rewrite import (
     RewrittenVariables,
     rewrite_inverse,
     rewrite_variables,
 )
-from rnnconvert.checkpoints.stack import Stack
+from rnnconvert.checkpoints.stack import Stack, StackSlot
 from rnnconvert.checkpoints.streams import (
     StreamedWeights,
+    check_slots,
     check_streams,
+    streamed,
     streams_of,
     write_streamed_npz,
 )
@@ -243,7 +245,6 @@ class _Job:
         return [write_model(*job, self.to) for job in jobs], None
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[_Written, RewrittenVariables]:
-        keep = self.options.optimizer == "convert"
         if self.options.is_inverse:
             rewritten = rewrite_inverse(self.stacks, self.weights)
         else:
@@ -252,7 +253,7 @@ class _Job:
                 self.streams or self.weights,
                 self.checkpoint,
                 self.options.names,
-                keep_slots=keep,
+                self._read_slot if self.options.optimizer == "convert" else None,
             )
         tensors: dict[str, Any] = {
             name: self.checkpoint.source(name)
@@ -273,9 +274,14 @@ class _Job:
                 return find_again(self.stacks, again), rewritten
             if self.streams:
                 checked = check_streams(self.stacks, self.streams, self.options.names, again.read)
-                return checked, rewritten
+                return [*check_slots(rewritten.slots), *checked], rewritten
             written = [read_stack(stack, self.options.names, again.read) for stack in self.stacks]
         return written, rewritten
+
+    def _read_slot(self, stack: Stack, slot: StackSlot) -> Sequence[RnnWeights | StreamedWeights]:
+        """A slot of a buffer, cut as the buffer is; not in memory where the buffer is not."""
+        own = streamed(stack, slot.variable, self.checkpoint) if self.streams else None
+        return own or [each.weights() for each in load_slot(stack, slot, self.checkpoint)]
 
     # --- verification -----------------------------------------------------------------------
 

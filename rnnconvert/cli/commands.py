@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnconvert.cli.ci import CiFiles
 from rnnconvert.cli.outcomes import Outcome, Pair, Workers, convert_one, inspect_one, outcomes
 from rnnconvert.cli.output import Output
 from rnnconvert.cli.supervise import working_on
@@ -20,6 +19,7 @@ from rnnconvert.errors import ConversionError, OutputError, UsageError, last_res
 from rnnconvert.stores.urls import StoreUrl, place_of
 
 if TYPE_CHECKING:
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands.folder import Found, FoundModel
     from rnnconvert.options import Options
     from rnnconvert.outputs import Footprint
@@ -46,6 +46,7 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins. An interrupted run reports what it did."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands.folder import Wanted
     from rnnconvert.options import Options
     from rnnconvert.stores.folder import find_placed, targets_of
@@ -217,6 +218,7 @@ def verify_pair(
     **options: Any,
 ) -> int:
     """Compare two files. A report that exists is one to check the files by."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands import verify as comparison
     from rnnconvert.options import Options
     from rnnconvert.stores.work import on_models

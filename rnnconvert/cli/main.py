@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from rnnconvert.cli.ci import ci_options
 from rnnconvert.cli.config import read_variables
 from rnnconvert.cli.explain import explain
 from rnnconvert.cli.groups import GroupedCommand, option_group
@@ -19,8 +18,7 @@ from rnnconvert.cli.places import Place
 from rnnconvert.cli.report import report_command
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
-from rnnconvert.cli.supervise import INTERRUPTED
-from rnnconvert.cli.workers import stop_on_sigterm
+from rnnconvert.cli.supervise import INTERRUPTED, stop_on_sigterm
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 LEVELS = ["none", "weights", "layers", "model"]
@@ -161,6 +159,19 @@ verification_options = option_group(
     _MAX_BYTES,
 )  # fmt: skip
 """How models are compared: by the commands that convert, and by `verify`."""
+
+
+ci_options = option_group(
+    "Continuous integration",
+    click.option(
+        "--summary", type=click.Path(readable=False), metavar="FILE",
+        help="Append a summary in Markdown to FILE, as $GITHUB_STEP_SUMMARY expects it.",
+    ),
+    click.option(
+        "--annotations", type=click.Path(readable=False), metavar="FILE",
+        help="Append GitHub's annotations (::error file=...) to FILE.",
+    ),
+)  # fmt: skip
 
 
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -137,7 +137,9 @@ def convert_one(pair: Pair, options: Options) -> Outcome:
     from pathlib import Path
 
     from rnnconvert.commands import convert as conversion
+    from rnnconvert.verification.frameworks import number_names_anew
 
+    number_names_anew()
     source, target = pair
     try:
         if isinstance(source, Path) and (target is None or isinstance(target, Path)):

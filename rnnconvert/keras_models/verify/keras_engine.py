@@ -133,7 +133,7 @@ def load_as(path: Path, permissions: Permissions, user_loads_in: str) -> Any:
 def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bool) -> Any:
     import keras
 
-    with _quiet():
+    with quiet():
         return without_initial_values(
             lambda: keras.models.load_model(
                 path, custom_objects=objects, compile=compiled, safe_mode=safe
@@ -142,8 +142,10 @@ def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bo
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keras tells of files without a training config, or without the optimizer's state."""
+def quiet() -> Iterator[None]:
+    """Keras tells of files without a training config, without the optimizer's state, and of one
+    array for a model whose inputs are a list of one.
+    """
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)

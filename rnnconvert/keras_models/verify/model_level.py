@@ -34,6 +34,7 @@ from rnnconvert.keras_models.verify.keras_engine import (
     engine_name,
     load,
     load_as,
+    quiet,
 )
 from rnnconvert.options import Inputs, Permissions
 from rnnconvert.report import LevelResult
@@ -110,7 +111,7 @@ def check_models(
     except CannotRun as error:
         return LevelResult("skipped", reason=str(error), device=device)
     result = LevelResult("passed", device=device, engine=engine_name(), seed=inputs.seed)
-    with keras.device(device_name(device)), ExitStack() as stack:
+    with keras.device(device_name(device)), quiet(), ExitStack() as stack:
         if device == "gpu":
             from rnnconvert.keras.layers import on_cudnn
 
