@@ -288,6 +288,56 @@ def test_a_savedmodel_is_one_model(cli, store, tmp_path):
     assert store.all() == found
 
 
+def test_a_savedmodel_with_a_refused_name_in_it_is_refused_as_a_whole(cli, store, content):
+    for name in ("saved_model.pb", "variables/variables.index", "assets/a\\b.txt"):
+        store.put(f"models/saved/{name}", b"1")
+    store.put("models/m.h5", content)
+    result = cli("cudnn-to-keras", f"{store.top}/models", "-o", f"{store.top}/out", *FAST)
+    assert result.code == 3
+    assert result.out.splitlines()[-1] == "2 inputs: 1 converted, 1 can't be read"
+    assert result.err == (
+        f"error: {store.top}/models/saved: refused as unsafe: there is a backslash in its name "
+        f"({store.top}/models/saved/assets/a\\b.txt)\n"
+    )
+
+
+def test_patterns_mean_what_they_mean_on_this_machine(cli, store, content, tmp_path):
+    """A pattern of files does not take a part of a larger model."""
+    for name in ("saved/saved_model.pb", "saved/variables/variables.index", "other.pb"):
+        store.put(f"models/{name}", b"1")
+        (tmp_path / "models" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "models" / name).write_bytes(b"1")
+    for place in ("models", f"{store.top}/models"):
+        result = cli("inspect", place, "--include", "*.pb")
+        assert [line.split()[0] for line in result.out.splitlines()[1:]] == [
+            f"{place}/other.pb", "1", "1",
+        ]  # fmt: skip
+        assert "1 file excluded" in result.out
+        result = cli("inspect", place, "--exclude", "saved")
+        assert f"{place}/other.pb" in result.out
+        assert "saved" not in result.out
+        result = cli("inspect", place, "--include", "saved")
+        assert f"{place}/saved" in result.out
+        assert "other.pb" not in result.out
+
+
+def test_a_whole_bucket(cli, store, content):
+    store.put("a/m.h5", content)
+    checkpoint = FIXTURES / "checkpoint_graphs" / "tf115" / "lstm_double"
+    store.put_tree("runs", checkpoint)
+    result = cli("inspect", store.top)
+    assert result.code == 0, result.err
+    assert "2 inputs: " in result.out
+    store.put("checkpoint", b'model_checkpoint_path: "model.ckpt"\n')
+    for path in checkpoint.glob("model.ckpt*"):
+        store.put(path.name, path.read_bytes())
+    assert "3 inputs: " in cli("inspect", f"{store.top}/").out
+    store.put("saved_model.pb", b"1")
+    result = cli("inspect", store.top)
+    assert result.code == 3
+    assert "a bucket as a whole is no model" in result.err
+
+
 def test_of_several_objects_all_are_uploaded_or_none(store, tmp_path, monkeypatch):
     from rnnconvert.stores import work
     from rnnconvert.stores.urls import place_of
