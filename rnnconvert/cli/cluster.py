@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,18 @@ from rnnconvert.cli.workers import KeptWorker
 from rnnconvert.errors import UnreadableInputError, UsageError
 
 _PACKAGE = "rnnconvert"
+_BEGUN = "begun"
 _PATIENCE = 10
 """Seconds to wait for the scheduler."""
 
 
 def on_cluster(
-    work: Callable[[Any], Any], items: Sequence[Any], scheduler: str
+    work: Callable[..., Any], items: Sequence[Any], scheduler: str
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, on a cluster.
 
     Args:
-        work: importable on the workers.
+        work: importable on the workers; called with `again=True` where an earlier attempt was made.
         items: with paths as this process sees them: the workers must see the same files.
         scheduler: its address.
 
@@ -114,7 +116,7 @@ def _require_workers(client: Any, scheduler: str) -> None:
 # --- on a worker ------------------------------------------------------------------------------
 
 
-def _task(work: Callable[[Any], Any], item: Any, run: str, index: int, directory: str) -> Any:
+def _task(work: Callable[..., Any], item: Any, run: str, index: int, directory: str) -> Any:
     """Work on one item, unless an earlier attempt has done it, or nobody waits for it any more."""
     from distributed import get_client
     from distributed.protocol import deserialize_bytes, serialize_bytes
@@ -128,7 +130,9 @@ def _task(work: Callable[[Any], Any], item: Any, run: str, index: int, directory
     done = client.get_metadata(place, None)
     if isinstance(done, bytes):
         return deserialize_bytes(done)
-    outcome = _process_of_thread().call((work, directory, item), is_wanted)
+    client.set_metadata(place, _BEGUN)
+    asked = (partial(work, again=done == _BEGUN), directory, item)
+    outcome = _process_of_thread().call(asked, is_wanted)
     if is_wanted():
         client.set_metadata(place, serialize_bytes(outcome))
     return outcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnnconvert.cli.supervise import working_on
 from rnnconvert.containers import deadline
-from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError
+from rnnconvert.errors import ConversionError, OutputError, UnreadableInputError, UsageError
 
 if TYPE_CHECKING:
     from rnnconvert.cli.progress_bar import ProgressBar
@@ -132,8 +132,12 @@ def inspect_one(pair: Pair, options: Options) -> Outcome:
         return error
 
 
-def convert_one(pair: Pair, options: Options) -> Outcome:
-    """What a model became."""
+def convert_one(pair: Pair, options: Options, *, again: bool = False) -> Outcome:
+    """What a model became.
+
+    Args:
+        again: an earlier attempt may have written the output, and was killed then.
+    """
     from pathlib import Path
 
     from rnnconvert.commands import convert as conversion
@@ -150,5 +154,11 @@ def convert_one(pair: Pair, options: Options) -> Outcome:
             return convert_placed(source, target, options)
         except NotAModel:
             return None
+    except OutputError as error:
+        if not again:
+            return error
+        from rnnconvert.stores.again import made_before
+
+        return made_before(source, target, options) or error
     except ConversionError as error:
         return error

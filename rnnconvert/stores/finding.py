@@ -27,8 +27,9 @@ from rnnconvert.stores.urls import StoreUrl
 
 _START = 8200
 """Bytes of each object: HDF5 may begin behind 8192 of them."""
-_MOST = 20_000
+_MOST = 50_000
 """Objects that are looked at in one run."""
+_AT_ONCE = 500
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")
 _PART = re.compile(rf"(.+?)(?:\.index|\.meta|\.data{_SHARD.pattern}|{_SHARD.pattern})?")
 STATE = "checkpoint"
@@ -56,6 +57,11 @@ class StoredModel:
     @property
     def name(self) -> str:
         return self.url.name
+
+    @property
+    def local_name(self) -> str:
+        """Of its copy, beside which nothing of another model lies; a bucket has no directory."""
+        return self.url.name if "/" in self.url.path else ""
 
     @property
     def bytes(self) -> int:
@@ -95,7 +101,8 @@ def find_stored(top: StoreUrl, wanted: Wanted) -> Iterator[Found]:
     objects = _objects_of(top)
     is_tree = all(each.url.path.startswith(f"{top.path}/") for each in objects)
     base = top if is_tree else top.parent
-    kept = _kept(objects, base, wanted if is_tree else Wanted())
+    wanted = replace(wanted, seems=_seems) if is_tree else Wanted(seems=_seems)
+    kept = _kept(objects, base, wanted)
     if not kept:
         raise UsageError("no model is left by --include and --exclude", path=str(top))
     refused = refused_names(kept)
@@ -103,32 +110,55 @@ def find_stored(top: StoreUrl, wanted: Wanted) -> Iterator[Found]:
     with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
         folder = Path(scratch).resolve() / base.name
         folder.mkdir()
-        _write_starts(folder, good)
+        _write_starts(folder, good, wanted)
         with errors_of(top), errors_renamed({str(folder): str(base)}):
-            found = _find(folder, folder if is_tree else folder / top.name, base, good)
+            found = _find(folder, folder if is_tree else folder / top.name, wanted)
+        _give_objects(found, folder, base, good)
         if is_tree:
             found.excluded += len(objects) - len(kept)
-            found.models += [
-                FoundModel(Path(), stored=StoredModel(base.below(name), refused=refusal(why)))
-                for name, why in refused.items()
-            ]
-            found.models.sort(key=lambda model: str(model.stored))
+            _refuse(found, base, {n: why for n, why in refused.items() if _path(n) in wanted})
         yield found
 
 
-def _find(folder: Path, path: Path, base: StoreUrl, objects: dict[str, StoredObject]) -> Found:
-    """The models of a folder of beginnings, each with the objects that it consists of."""
-    if not objects:
+def _find(folder: Path, path: Path, wanted: Wanted) -> Found:
+    """The models of a folder of beginnings; or that one of them."""
+    if path == folder and not any(folder.iterdir()):
         return Found(is_folder=True)
-    found = find_models([path], Wanted(seems=_seems))
+    found = find_models([path], wanted)
     if path.is_dir() and not found.is_folder:
         kind_of(path)  # says what is wrong where it is no model
+    return found
+
+
+def _give_objects(
+    found: Found, folder: Path, base: StoreUrl, objects: dict[str, StoredObject]
+) -> None:
+    """Let each model have the objects that it consists of."""
     for number, model in enumerate(found.models):
         name = model.path.relative_to(folder).as_posix()
         chosen = tuple(objects[key] for key in _parts(model.path, name, objects))
         stored = StoredModel(base.below(name), chosen, found.is_folder and _is_sniffed(model.path))
+        if "/" not in stored.url.path and is_saved_model(model.path):
+            raise UnreadableInputError("a bucket as a whole is no model: put it into a folder",
+                                       path=str(base))  # fmt: skip
         found.models[number] = replace(model, stored=stored)
-    return found
+
+
+def _refuse(found: Found, base: StoreUrl, refused: dict[str, str]) -> None:
+    """Names that are refused as models that can't be read; a SavedModel with all that is in it."""
+    for name, why in refused.items():
+        url = base.below(name)
+        whole = [number for number, model in enumerate(found.models)
+                 if model.stored and is_saved_model(model.path)
+                 and url.path.startswith(f"{model.stored.url.path}/")]  # fmt: skip
+        for number in whole:
+            model = found.models[number]
+            assert model.stored is not None
+            told = f"{refusal(why)} ({url})"
+            found.models[number] = replace(model, stored=replace(model.stored, refused=told))
+        if not whole:
+            found.models.append(FoundModel(Path(), stored=StoredModel(url, refused=refusal(why))))
+    found.models.sort(key=lambda model: str(model.stored))
 
 
 def _objects_of(top: StoreUrl) -> list[StoredObject]:
@@ -161,27 +191,41 @@ def _is_of(name: str, prefix: str) -> bool:
 def _kept(
     objects: Sequence[StoredObject], base: StoreUrl, wanted: Wanted
 ) -> dict[str, StoredObject]:
-    """The objects that are asked for, by their names below `base`."""
+    """The objects that are not excluded, by their names below `base`."""
     named = {each.url.path[len(base.path) + 1 :]: each for each in objects}
-    kept = {name: each for name, each in named.items() if not _is_left_out(name, wanted)}
+    kept = {name: each for name, each in named.items() if not _is_excluded(name, wanted)}
     if len(kept) > _MOST:
         raise UsageError(f"more than {_MOST:,} objects: name a part of them, or use --exclude",
                          path=str(base))  # fmt: skip
     return kept
 
 
-def _is_left_out(name: str, wanted: Wanted) -> bool:
-    path = PurePosixPath(name)
-    return any(wanted.is_excluded(above) for above in path.parents) or path not in wanted
+def _is_excluded(name: str, wanted: Wanted) -> bool:
+    return any(wanted.is_excluded(part) for part in (_path(name), *_path(name).parents))
 
 
-def _write_starts(folder: Path, objects: dict[str, StoredObject]) -> None:
-    """Beginnings of objects, under names that are known to be safe."""
-    starts = starts_of(list(objects.values()), _START)
-    for name, start in zip(objects, starts, strict=True):
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(start)
+def _path(name: str) -> Path:
+    return Path(*PurePosixPath(name).parts)
+
+
+def _write_starts(folder: Path, objects: dict[str, StoredObject], wanted: Wanted) -> None:
+    """Beginnings of objects, under names that are known to be safe.
+
+    What is not asked for is empty there: its name may tell that it is a part of a larger model.
+    """
+    read = [name for name in objects if _path(name) in wanted or _path(name).name == STATE]
+    for name in objects.keys() - set(read):
+        _write(folder / name, b"")
+    for number in range(0, len(read), _AT_ONCE):
+        names = read[number : number + _AT_ONCE]
+        starts = starts_of([objects[name] for name in names], _START)
+        for name, start in zip(names, starts, strict=True):
+            _write(folder / name, start)
+
+
+def _write(place: Path, content: bytes) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(content)
 
 
 def _is_sniffed(path: Path) -> bool:

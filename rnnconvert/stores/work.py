@@ -132,10 +132,10 @@ def _fetched(source: StoredModel) -> Iterator[tuple[Path, dict[str, str]]]:
             for place in places:
                 place.parent.mkdir(parents=True, exist_ok=True)
             fetch(source.objects, places)
-            is_model = not source.sniffed or seems_model(scratch / source.name)
+            is_model = not source.sniffed or seems_model(scratch / source.local_name)
         if not is_model:
             raise NotAModel
-        yield scratch / source.name, {str(scratch): str(source.url.parent)}
+        yield scratch / source.local_name, {str(scratch): str(source.url.parent)}
 
 
 # --- output -----------------------------------------------------------------------------------

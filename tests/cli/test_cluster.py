@@ -16,6 +16,7 @@ from helpers import make_model_h5, snapshot
 
 from rnnconvert.cli import cluster
 from rnnconvert.cli.outcomes import convert_one
+from rnnconvert.errors import OutputError
 from rnnconvert.options import Options
 
 FAST = ("--verify", "weights")
@@ -140,6 +141,13 @@ def test_what_is_done_is_told_by_the_scheduler_and_not_done_again(tmp_path, sche
         written = (tmp_path / "p.h5").stat()
         assert outcome("second") == first
         assert (tmp_path / "p.h5").stat() == written
+        client.set_metadata(["run", "0"], "begun")  # killed before it could tell
+        assert outcome("third") == first
+        assert (tmp_path / "p.h5").stat() == written
+        (tmp_path / "p.h5").write_bytes(b"somebody's")
+        client.set_metadata(["run", "0"], "begun")
+        assert isinstance(outcome("fourth"), OutputError)
+        assert (tmp_path / "p.h5").read_bytes() == b"somebody's"
         client.set_metadata(["run"], None)
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import h5py
 import pytest
+from clusters import ROOT, dask_cluster
 from helpers import make_model_h5, snapshot
 
 import rnnconvert
 from rnnconvert.commands import convert as conversion
 from rnnconvert.errors import OutputError, UnreadableInputError
+from rnnconvert.options import Options
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FAST = ("--verify", "weights")
@@ -282,6 +288,56 @@ def test_a_savedmodel_is_one_model(cli, store, tmp_path):
     assert store.all() == found
 
 
+def test_a_savedmodel_with_a_refused_name_in_it_is_refused_as_a_whole(cli, store, content):
+    for name in ("saved_model.pb", "variables/variables.index", "assets/a\\b.txt"):
+        store.put(f"models/saved/{name}", b"1")
+    store.put("models/m.h5", content)
+    result = cli("cudnn-to-keras", f"{store.top}/models", "-o", f"{store.top}/out", *FAST)
+    assert result.code == 3
+    assert result.out.splitlines()[-1] == "2 inputs: 1 converted, 1 can't be read"
+    assert result.err == (
+        f"error: {store.top}/models/saved: refused as unsafe: there is a backslash in its name "
+        f"({store.top}/models/saved/assets/a\\b.txt)\n"
+    )
+
+
+def test_patterns_mean_what_they_mean_on_this_machine(cli, store, content, tmp_path):
+    """A pattern of files does not take a part of a larger model."""
+    for name in ("saved/saved_model.pb", "saved/variables/variables.index", "other.pb"):
+        store.put(f"models/{name}", b"1")
+        (tmp_path / "models" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "models" / name).write_bytes(b"1")
+    for place in ("models", f"{store.top}/models"):
+        result = cli("inspect", place, "--include", "*.pb")
+        assert [line.split()[0] for line in result.out.splitlines()[1:]] == [
+            f"{place}/other.pb", "1", "1",
+        ]  # fmt: skip
+        assert "1 file excluded" in result.out
+        result = cli("inspect", place, "--exclude", "saved")
+        assert f"{place}/other.pb" in result.out
+        assert "saved" not in result.out
+        result = cli("inspect", place, "--include", "saved")
+        assert f"{place}/saved" in result.out
+        assert "other.pb" not in result.out
+
+
+def test_a_whole_bucket(cli, store, content):
+    store.put("a/m.h5", content)
+    checkpoint = FIXTURES / "checkpoint_graphs" / "tf115" / "lstm_double"
+    store.put_tree("runs", checkpoint)
+    result = cli("inspect", store.top)
+    assert result.code == 0, result.err
+    assert "2 inputs: " in result.out
+    store.put("checkpoint", b'model_checkpoint_path: "model.ckpt"\n')
+    for path in checkpoint.glob("model.ckpt*"):
+        store.put(path.name, path.read_bytes())
+    assert "3 inputs: " in cli("inspect", f"{store.top}/").out
+    store.put("saved_model.pb", b"1")
+    result = cli("inspect", store.top)
+    assert result.code == 3
+    assert "a bucket as a whole is no model" in result.err
+
+
 def test_of_several_objects_all_are_uploaded_or_none(store, tmp_path, monkeypatch):
     from rnnconvert.stores import work
     from rnnconvert.stores.urls import place_of
@@ -308,6 +364,31 @@ def test_of_several_objects_all_are_uploaded_or_none(store, tmp_path, monkeypatc
     assert store.all() == {}
 
 
+@pytest.mark.slow
+@pytest.mark.corpus
+@pytest.mark.parametrize("engine", ["jobs", "dask"])
+def test_a_bucket_by_several_processes(s3, tmp_path, engine):
+    """The program itself, its workers with connections of their own."""
+    store_tree = tree(tmp_path)
+    s3.put_tree("models", store_tree)
+    options = ("--verify", "weights", "--report", "r.json")
+    with dask_cluster(tmp_path) if engine == "dask" else nullcontext("") as address:
+        more = ("--engine", "dask", "--scheduler", address) if address else ("--jobs", "2")
+        command = [sys.executable, "-m", "rnnconvert", "cudnn-to-keras", f"{s3.top}/models",
+                   "-o", f"{s3.top}/out", *options, *more]  # fmt: skip
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True,
+                              text=True, check=False)  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "4 inputs: 3 converted, 1 can't be read", "2 other files left alone",
+    ]  # fmt: skip
+    for name in ("a.h5", "deep/er/b.hdf5", "deep/without_a_name"):
+        rnnconvert.convert(store_tree / name, tmp_path / "out.h5", verify="none", force=True)
+        stem = Path(name).with_suffix(".portable" + (Path(name).suffix or ".h5")).as_posix()
+        assert s3.all()[f"out/{stem}"] == (tmp_path / "out.h5").read_bytes()
+
+
 # --- what changes meanwhile -----------------------------------------------------------------
 
 
@@ -329,6 +410,35 @@ def test_what_is_written_while_it_is_read_is_refused(store, content, monkeypatch
     monkeypatch.setattr(access, "_copy", copy)
     with pytest.raises(UnreadableInputError, match=r"m\.h5"):
         rnnconvert.convert(f"{store.top}/m.h5", verify="none")
+
+
+def test_an_output_of_an_attempt_that_was_killed_is_known_by_its_bytes(store, content, tmp_path):
+    """As on a cluster, where a worker is killed between an output and the telling of it."""
+    from rnnconvert.cli.outcomes import convert_one
+    from rnnconvert.commands.folder import Wanted
+    from rnnconvert.stores.finding import find_stored
+    from rnnconvert.stores.urls import place_of
+
+    store.put("models/m.h5", content)
+    with find_stored(place_of(f"{store.top}/models"), Wanted()) as found:
+        source = found.models[0].stored
+    options = Options(verify="none")
+    (tmp_path / "here").mkdir()
+    for target in (None, place_of(f"{store.top}/out/"), place_of(f"{store.top}/p.h5"),
+                   tmp_path / "here", tmp_path / "p.h5"):  # fmt: skip
+        pair = (source, target)
+        first = convert_one(pair, options)
+        assert first.verdict == "unverified"
+        before = (store.all(), snapshot(tmp_path))
+        assert isinstance(convert_one(pair, options), OutputError)
+        assert convert_one(pair, options, again=True) == first
+        assert (store.all(), snapshot(tmp_path)) == before
+    for name in ("p.h5", "out/m.portable.h5"):
+        store.put(name, b"somebody's")
+    (tmp_path / "p.h5").write_bytes(b"somebody's")
+    for target in (place_of(f"{store.top}/out/"), place_of(f"{store.top}/p.h5"), tmp_path / "p.h5"):
+        assert isinstance(convert_one((source, target), options, again=True), OutputError)
+    assert store.all()["p.h5"] == (tmp_path / "p.h5").read_bytes() == b"somebody's"
 
 
 def test_a_disk_without_room_is_seen_before_anything_is_fetched(cli, store, content, monkeypatch):
