@@ -262,7 +262,7 @@ def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options:
 
     footprints = []
     if len(pairs) > 1 or output.documents.are_written or ci.paths:
-        footprints = [_footprint(path, target, options) for path, target in pairs]
+        footprints = list(_footprints(pairs, options, apart=not output.debug))
     refuse_clashes(footprints)
     reads = [path for each in footprints for path in each.reads]
     writes = [path for each in footprints for path in each.writes]
@@ -270,15 +270,23 @@ def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options:
     ci.require_writable([*reads, *writes])
 
 
-def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
-    """What the conversion of one input reads and writes; of one that can't be read, nothing."""
-    from rnnconvert.commands import convert as conversion
+def _footprints(pairs: Sequence[Pair], options: Options, *, apart: bool) -> Iterator[Footprint]:
+    """What each conversion reads and writes; of an input that can't be read, nothing is written."""
     from rnnconvert.publish import Footprint
 
+    work = partial(_footprint, options=options)
+    for index, outcome in _outcomes(work, pairs, 1, None, apart=apart, quick=True):
+        failed = isinstance(outcome, ConversionError)  # it is told in its turn
+        yield Footprint(_files(pairs[index][0])) if failed else outcome
+
+
+def _footprint(pair: Pair, options: Options) -> Outcome:
+    from rnnconvert.commands import convert as conversion
+
     try:
-        return conversion.footprint(path, target, options)
-    except ConversionError:  # it is told in its turn
-        return Footprint(_files(path))
+        return conversion.footprint(*pair, options)
+    except ConversionError as error:
+        return error
 
 
 def _check_report(output: Output, paths: Sequence[Path], *, may_exist: bool = False) -> None:
@@ -315,11 +323,13 @@ def _outcomes(
     bar: ProgressBar | None,
     *,
     apart: bool,
+    quick: bool = False,
 ) -> Iterator[tuple[int, Outcome]]:
     """The index of each input and what became of it, in their order.
 
     Args:
         apart: each of several inputs may only cost itself, even if a library crashes on it.
+        quick: the work takes less time than a new process: see `in_workers`.
     """
     if len(pairs) == 1 or (jobs == 1 and not (apart and deadline.is_allowed())):
         for index, pair in enumerate(pairs):
@@ -336,7 +346,7 @@ def _outcomes(
     done: dict[int, Outcome] = {}
     told = 0
     try:
-        for index, outcome in in_workers(work, pairs, min(jobs, len(pairs))):
+        for index, outcome in in_workers(work, pairs, min(jobs, len(pairs)), fork=quick):
             if isinstance(outcome, Died):
                 outcome = UnreadableInputError(str(outcome), path=str(pairs[index][0]))
             done[index] = outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -51,7 +52,12 @@ class _Worker:
 
 
 def in_workers(
-    work: Callable[[Any], Any], items: Sequence[Any], jobs: int, growth: int = GROWTH
+    work: Callable[[Any], Any],
+    items: Sequence[Any],
+    jobs: int,
+    growth: int = GROWTH,
+    *,
+    fork: bool = False,
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes, each of which takes item after item.
 
@@ -60,6 +66,8 @@ def in_workers(
 
     Args:
         growth: bytes of memory that a process may grow by until another one takes its place.
+        fork: have the processes forked where that is safe, which takes 10 ms instead of 300; only
+            before anything has started a thread.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -71,7 +79,7 @@ def in_workers(
     try:
         while waiting or workers:
             while waiting and len(workers) < jobs:
-                workers.append(_start(work, growth))
+                workers.append(_start(work, growth, fork=fork))
                 _give(workers[-1], waiting)
             for connection in wait([worker.connection for worker in workers]):
                 worker = next(each for each in workers if each.connection is connection)
@@ -102,10 +110,11 @@ def _receive(worker: _Worker) -> tuple[Any, bool]:
     return result
 
 
-def _start(work: Callable[[Any], Any], growth: int) -> _Worker:
+def _start(work: Callable[[Any], Any], growth: int, *, fork: bool) -> _Worker:
     import multiprocessing
 
-    context = multiprocessing.get_context("spawn")
+    method = "fork" if fork and sys.platform == "linux" else "spawn"
+    context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, work, growth), daemon=True)
     with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
