@@ -6,7 +6,7 @@ Imports stand where they are needed: `inspect` should not wait for what only a c
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -278,8 +278,11 @@ def _refuse_clashes(
 
     footprints = []
     if len(models) > 1 or output.documents.are_written or ci.paths:
-        pairs = zip(models, targets, strict=True)
-        footprints = [_footprint(model, target, options) for model, target in pairs]
+        pairs = list(zip(models, targets, strict=True))
+        footprints = [
+            *_footprints(pairs, options, apart=not output.debug),
+            *_stored_footprints(pairs, options),
+        ]
     refuse_clashes(footprints)
     refuse_stored_clashes(models, targets, options)
     reads = [path for each in footprints for path in each.reads]
@@ -288,21 +291,44 @@ def _refuse_clashes(
     ci.require_writable([*reads, *writes])
 
 
-def _footprint(model: FoundModel, target: Target, options: Options) -> Footprint:
-    """What one conversion reads and writes on this machine; of a bad input, nothing is written."""
+def _footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options, *, apart: bool
+) -> Iterator[Footprint]:
+    """What the conversions of local models read and write; where one can't be read, nothing is
+    written.
+    """
+    from rnnconvert.outputs import Footprint
+
+    local = [(model.path, target) for model, target in pairs if model.stored is None]
+    work = partial(_footprint, options=options)
+    for index, outcome in outcomes(work, local, Workers(), None, apart=apart, quick=True):
+        failed = isinstance(outcome, ConversionError)  # it is told in its turn
+        yield Footprint(_files(local[index][0])) if failed else outcome
+
+
+def _footprint(pair: tuple[Path, Target], options: Options) -> Outcome:
     from rnnconvert.commands import convert as conversion
     from rnnconvert.outputs import Footprint
 
-    if model.stored is not None:
-        if not isinstance(target, Path):
-            return Footprint(())
-        return Footprint((), tuple(conversion.possible_outputs(model.path, target, options)))
+    path, target = pair
+    if target is not None and not isinstance(target, Path):
+        return Footprint(_files(path))
     try:
-        if target is None or isinstance(target, Path):
-            return conversion.footprint(model.path, target, options)
-    except ConversionError:  # it is told in its turn
-        pass
-    return Footprint(_files(model.path))
+        return conversion.footprint(path, target, options)
+    except ConversionError as error:
+        return error
+
+
+def _stored_footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options
+) -> Iterator[Footprint]:
+    """What the conversions of models in a store write on this machine."""
+    from rnnconvert.commands import convert as conversion
+    from rnnconvert.outputs import Footprint
+
+    for model, target in pairs:
+        if model.stored is not None and isinstance(target, Path):
+            yield Footprint((), tuple(conversion.possible_outputs(model.path, target, options)))
 
 
 def _check_report(

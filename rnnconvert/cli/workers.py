@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -56,7 +58,12 @@ class _Worker:
 
 
 def in_workers(
-    work: Callable[[Any], Any], items: Sequence[Any], jobs: int, growth: int = GROWTH
+    work: Callable[[Any], Any],
+    items: Sequence[Any],
+    jobs: int,
+    growth: int = GROWTH,
+    *,
+    fork: bool = False,
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes, each of which takes item after item.
 
@@ -66,6 +73,8 @@ def in_workers(
 
     Args:
         growth: bytes of memory that a process may grow by until another one takes its place.
+        fork: have the processes forked where that is safe, which takes 10 ms instead of 300: on
+            Linux, before anything has started a thread.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -77,7 +86,7 @@ def in_workers(
     try:
         while waiting or workers:
             while waiting and len(workers) < jobs:
-                workers.append(_start(work, growth))
+                workers.append(_start(work, growth, fork=fork))
                 _give(workers[-1], waiting)
             for connection in wait([worker.connection for worker in workers]):
                 worker = next(each for each in workers if each.connection is connection)
@@ -141,10 +150,14 @@ def _receive(worker: _Worker) -> tuple[Any, bool]:
     return result
 
 
-def _start(work: Callable[[Any], Any], growth: int, idle: float | None = None) -> _Worker:
+def _start(
+    work: Callable[[Any], Any], growth: int, idle: float | None = None, *, fork: bool = False
+) -> _Worker:
     import multiprocessing
 
-    context = multiprocessing.get_context("spawn")
+    is_safe = sys.platform == "linux" and threading.active_count() == 1
+    method = "fork" if fork and is_safe else "spawn"
+    context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
     arguments = (theirs, work, growth, os.getpid(), idle)
     process = context.Process(target=_serve, args=arguments, daemon=True)
