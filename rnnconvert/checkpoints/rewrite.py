@@ -20,7 +20,7 @@ from rnnconvert.checkpoints.stack import CellPlace, Stack, StackSlot
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.containers.checkpoint.files import reading
 from rnnconvert.containers.raw_file import Filled
-from rnnconvert.containers.tiles import Found
+from rnnconvert.containers.tiles import MovedTensor
 from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.weights import Array
@@ -41,7 +41,7 @@ class Packable(Protocol):
     def variable(self) -> str: ...
 
     @property
-    def found(self) -> Sequence[Found]: ...
+    def found(self) -> Sequence[MovedTensor]: ...
 
     @property
     def bias(self) -> Array: ...

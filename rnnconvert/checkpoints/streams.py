@@ -19,7 +19,7 @@ from rnnconvert.checkpoints.verify import bias_problem, weights_detail
 from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
 from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
 from rnnconvert.containers.safe_npz import open_arrays, require_whole, write_arrays
-from rnnconvert.containers.tiles import Block, Found, Move, Stream
+from rnnconvert.containers.tiles import MatrixBlock, Move, MovedTensor, TileStream
 from rnnconvert.containers.tiles import side_by_side as in_threads
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells, unpack_bias
 from rnnconvert.layouts.opaque_shape import Region
@@ -48,7 +48,7 @@ class StreamedWeights:
     variable: str
     buffer: RawPlace
     regions: Mapping[tuple[str, str | None], Region]
-    found: list[Found] = field(default_factory=list)
+    found: list[MovedTensor] = field(default_factory=list)
     own_bias: Array | None = None
 
     @property
@@ -99,7 +99,7 @@ class StreamedWeights:
 
         def fill(target: RawFile, place: int) -> None:
             with open_raw(self.buffer.path) as source:
-                stream = Stream(source, target, check=True)
+                stream = TileStream(source, target, check=True)
                 for moves in self._moves(rows, place, shape[1]):
                     self.found.extend(in_threads(stream.relay(moves)))
 
@@ -123,8 +123,8 @@ class StreamedWeights:
             for column, region in enumerate(matrices):
                 units, width = region.shape
                 start = self._offset(region.kind, region.gate)
-                source = Block(start, units, width, width)
-                target = Block(place + column * units * size, width, units, stride)
+                source = MatrixBlock(start, units, width, width)
+                target = MatrixBlock(place + column * units * size, width, units, stride)
                 moves.append(Move(source, target, (units, width), size))
             yield moves
             place += width * stride * size

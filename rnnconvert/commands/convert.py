@@ -65,7 +65,7 @@ def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
             return checkpoints.checkpoint_footprint(source, output, options)
         from rnnconvert.keras_models import rebuilt
 
-        return Footprint((source,), (rebuilt.output_path(source, output, kind, options),))
+        return Footprint((source,), (rebuilt.rebuilt_output(source, output, kind, options),))
 
 
 def possible_outputs(source: Path, output: Path | None, options: Options) -> set[Path]:
@@ -82,7 +82,7 @@ def possible_outputs(source: Path, output: Path | None, options: Options) -> set
             to = options.to if options.to in KERAS_FILES else "h5"
             found.add(keras_h5.output_path(source, output, to, options))
             for kind in (Kind.KERAS_1, Kind.KERAS_WEIGHTS):
-                found.add(rebuilt.output_path(source, output, kind, options))
+                found.add(rebuilt.rebuilt_output(source, output, kind, options))
             return found
         kind = kind_of(source)
         if kind not in (Kind.CHECKPOINT, Kind.META_GRAPH):

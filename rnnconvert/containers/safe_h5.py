@@ -23,7 +23,7 @@ import numpy as np
 from rnnconvert.containers import h5_walk
 from rnnconvert.containers.budget import charge_json
 from rnnconvert.containers.deadline import deadline
-from rnnconvert.containers.h5_stream import Stream, stream_of
+from rnnconvert.containers.h5_stream import PythonFile, stream_of
 from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.containers.h5_types import is_sound
 from rnnconvert.errors import ConversionError, UnreadableInputError
@@ -82,10 +82,10 @@ def _walk_once(path: Path) -> None:
             return
         with (
             deadline(seconds),
-            closing(Stream(path, "r")) as stream,
+            closing(PythonFile(path, "r")) as stream,
             h5py.File(stream, "r") as file,
         ):
-            h5_walk.walk(file, attribute)
+            h5_walk.walk_file(file, attribute)
 
 
 def _let_go(error: BaseException) -> None:
@@ -98,9 +98,9 @@ def _let_go(error: BaseException) -> None:
                 frame.clear()
 
 
-def _stream(path: Path, mode: str) -> Stream:
+def _stream(path: Path, mode: str) -> PythonFile:
     try:
-        return Stream(path, mode)
+        return PythonFile(path, mode)
     except OSError as error:
         if mode != "r":
             raise
@@ -111,7 +111,7 @@ def _stream(path: Path, mode: str) -> Stream:
         raise UnreadableInputError(f"can't be read: {error.strerror}") from error
 
 
-def _raise_failure(stream: Stream, error: Exception | None) -> None:
+def _raise_failure(stream: PythonFile, error: Exception | None) -> None:
     """Raise what went wrong underneath HDF5, which is why HDF5 failed, or was not told."""
     failure = stream.failure
     if isinstance(failure, OSError) and not stream.writes:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rnnconvert.containers.raw_file import RawFile, bytes_of, copy_range
+from rnnconvert.containers.raw_file import RawFile, copy_range, raw_bytes_of
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _STRIP = 64
 
 
 @dataclass(frozen=True)
-class Block:
+class MatrixBlock:
     """A part of a matrix in a file: `rows` rows of `columns` numbers, which follow each other.
 
     Attributes:
@@ -56,8 +56,8 @@ class Move:
     matrix transposed. The block's own rows and columns need not be those of the matrix.
     """
 
-    source: Block
-    target: Block
+    source: MatrixBlock
+    target: MatrixBlock
     shape: tuple[int, int]
     itemsize: int
 
@@ -84,7 +84,7 @@ class Tile:
 
 
 def _spans(
-    block: Block, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
+    block: MatrixBlock, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Iterator[tuple[int, int, int]]:
     """Where a part of a matrix lies: offset in the file, start in the tile, length, all in bytes.
 
@@ -103,7 +103,7 @@ def _spans(
 
 
 def _runs(
-    block: Block, size: int, first: int, count: int, at: int
+    block: MatrixBlock, size: int, first: int, count: int, at: int
 ) -> Iterator[tuple[int, int, int]]:
     """The spans of `count` numbers of a block from its number `first` on."""
     if block.columns == block.stride:
@@ -139,7 +139,7 @@ def bands(moves: Sequence[Move]) -> Iterator[list[Tile]]:
 
 
 @dataclass
-class Found:
+class MovedTensor:
     """What was seen of a tensor while it moved.
 
     Attributes:
@@ -150,7 +150,7 @@ class Found:
     difference: str | None = None
     largest: float | None = None
 
-    def add(self, other: Found) -> None:
+    def add(self, other: MovedTensor) -> None:
         self.difference = self.difference or other.difference
         if other.largest is not None:
             self.largest = float(np.max([self.largest or 0.0, other.largest]))  # NaN comes through
@@ -176,22 +176,22 @@ class _Buffers(threading.local):
 
 
 def _read(file: RawFile, spans: Iterable[tuple[int, int, int]], into: Array) -> None:
-    view = bytes_of(into)
+    view = raw_bytes_of(into)
     for offset, start, length in spans:
         file.read(view[start : start + length], offset)
 
 
 def _write(file: RawFile, spans: Iterable[tuple[int, int, int]], values: Array) -> None:
-    view = bytes_of(values)
+    view = raw_bytes_of(values)
     for offset, start, length in spans:
         file.write(view[start : start + length], offset)
 
 
 def _work(
     band: list[Tile], source: RawFile, target: RawFile, buffers: _Buffers, write: bool, check: bool
-) -> Found:
+) -> MovedTensor:
     """Write the tiles of a band, or compare them with what is there; or one after the other."""
-    found = Found()
+    found = MovedTensor()
     for tile in band:
         shape, size = (tile.rows, tile.columns), tile.move.itemsize
         here = buffers.matrix(0, shape, size)
@@ -204,7 +204,9 @@ def _work(
             _read(target, tile.target_spans(), there)
             back = buffers.matrix(2, shape, size)
             transpose(there, back)
-            found.add(Found(_difference(tile, here, back), largest_of(here.view(f"f{size}"))))
+            found.add(
+                MovedTensor(_difference(tile, here, back), largest_of_bits(here.view(f"f{size}")))
+            )
     if write:
         spans = [next(tile.target_spans())[0] for tile in band]
         last = max(offset + length for offset, _, length in band[-1].target_spans())
@@ -223,7 +225,7 @@ def _difference(tile: Tile, here: Array, back: Array) -> str | None:
     )
 
 
-def largest_of(values: Array) -> float:
+def largest_of_bits(values: Array) -> float:
     """The largest absolute value; NaN and infinity come through."""
     with np.errstate(invalid="ignore"):
         return float(np.abs([values.min(), values.max()]).max()) if values.size else 0.0
@@ -232,7 +234,7 @@ def largest_of(values: Array) -> float:
 # --- many at once ---------------------------------------------------------------------------
 
 
-class Stream:
+class TileStream:
     """Two threads that move tensors from a source to a target, each with buffers of its own.
 
     Args:
@@ -243,39 +245,39 @@ class Stream:
         self.source, self.target, self.check = source, target, check
         self._buffers = _Buffers()
 
-    def relay(self, moves: Sequence[Move]) -> Iterator[Callable[[], Found]]:
+    def relay(self, moves: Sequence[Move]) -> Iterator[Callable[[], MovedTensor]]:
         """Pieces of work that write a tensor, to be done in any order, by any thread."""
         for band in bands(moves):
             yield lambda band=band: _work(  # type: ignore[misc]
                 band, self.source, self.target, self._buffers, True, self.check
             )
 
-    def compare(self, moves: Sequence[Move]) -> Iterator[Callable[[], Found]]:
+    def compare(self, moves: Sequence[Move]) -> Iterator[Callable[[], MovedTensor]]:
         """The same, for a tensor that is there already."""
         for band in bands(moves):
             yield lambda band=band: _work(  # type: ignore[misc]
                 band, self.source, self.target, self._buffers, False, True
             )
 
-    def copy(self, start: int, place: int, size: int) -> Iterator[Callable[[], Found]]:
+    def copy(self, start: int, place: int, size: int) -> Iterator[Callable[[], MovedTensor]]:
         """Pieces of work that copy bytes from `start` in the source to `place` in the target."""
         for done in range(0, size, 4 * TILE):
             count = min(4 * TILE, size - done)
             yield lambda a=start + done, b=place + done, n=count: self._copy(a, b, n)  # type: ignore[misc]
 
-    def _copy(self, start: int, place: int, size: int) -> Found:
+    def _copy(self, start: int, place: int, size: int) -> MovedTensor:
         copy_range(self.source, self.target, start, place, size, self._buffers.memory[0])
         self.target.write_back(place, size)
         if not self.check:
-            return Found()
+            return MovedTensor()
         one, other = self._buffers.memory[:2]
         for done in range(0, size, TILE):
             count = min(TILE, size - done)
             self.source.read(one[:count].data, start + done)
             self.target.read(other[:count].data, place + done)
             if not np.array_equal(one[:count], other[:count]):
-                return Found("the copy has other bytes")
-        return Found()
+                return MovedTensor("the copy has other bytes")
+        return MovedTensor()
 
 
 def side_by_side(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.containers.tiles import Block, Move
+from rnnconvert.containers.tiles import MatrixBlock, Move
 from rnnconvert.keras_models.plan import Edit, Relay, Scale
 from rnnconvert.layouts import contiguous, copy_block, gate_slices, relay_bias, relay_block
 from rnnconvert.layouts.table import MatrixForm
@@ -37,8 +37,8 @@ def moves_of(
     is_flat = edit.source.matrix is MatrixForm.CUDNN_COLUMNS
     return [
         Move(
-            Block(start + here.start * itemsize, rows, units, stride),
-            Block(place + there.start * itemsize, rows, units, stride),
+            MatrixBlock(start + here.start * itemsize, rows, units, stride),
+            MatrixBlock(place + there.start * itemsize, rows, units, stride),
             (units, rows) if is_flat else (rows, units),
             itemsize,
         )

@@ -31,7 +31,7 @@ def convert_rebuilt(source: Path, output: Path | None, kind: Kind, options: Opti
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    output = output_path(source, output, kind, options)
+    output = rebuilt_output(source, output, kind, options)
     refuse_overlap([source], output)
     info = FileInfo.of(source, kind.value, with_hash=options.hashes)
     if kind is Kind.KERAS and options.to == "keras":
@@ -81,7 +81,7 @@ def _with_detail(report: Report, sentence: str) -> Report:
     return replace(report, weights_level=replace(level, detail=detail))
 
 
-def output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
+def rebuilt_output(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
     extension = ".keras" if options.to == "keras" else ".h5"
     stem = source.stem if source.suffix in (".keras", ".h5", ".hdf5") else source.name
     if kind is Kind.KERAS_WEIGHTS:

@@ -135,7 +135,7 @@ def test_a_wrong_tile_of_a_slot_is_found_and_nothing_written(tmp_path, monkeypat
 
     def wrong(self: Any, bias: Any) -> Any:
         made = right(self, bias)
-        made.found.append(tiles.Found("1 values differ"))
+        made.found.append(tiles.MovedTensor("1 values differ"))
         return made
 
     monkeypatch.setattr(streams.StreamedWeights, "with_bias", wrong)

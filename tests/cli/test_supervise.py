@@ -39,12 +39,12 @@ h5_walk._SECONDS, supervise._PATIENCE = {seconds}, 0.5
 def loop(*_):
     pathlib.Path("looping").touch()
     sum(itertools.repeat(0))
-safe_h5.h5_walk.walk = loop
+safe_h5.h5_walk.walk_file = loop
 """
 """C code that holds Python's lock and does not come back."""
 LOOP_OF_BAD = LOOP.replace(
     "def loop(*_):",
-    """def loop(file, attribute, walk=h5_walk.walk):
+    """def loop(file, attribute, walk=h5_walk.walk_file):
     if "bad" not in safe_h5.stream_of(file).path.name:
         return walk(file, attribute)""",
 )
@@ -53,7 +53,7 @@ LOOP_OF_BAD = LOOP.replace(
 def start(folder: Path, fault: str, *arguments: str) -> subprocess.Popen[str]:
     """The program as it is installed, with a fault put into it."""
     script = folder / "program.py"
-    main = "\nif __name__ == '__main__':\n    from rnnconvert.__main__ import main\n    main()\n"
+    main = "\nif __name__ == '__main__':\n    from rnnconvert.__main__ import start\n    start()\n"
     script.write_text(fault + main)
     return subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -174,7 +174,7 @@ def wait_for(path: Path) -> None:
 def test_each_file_is_walked_over_once(tmp_path, monkeypatch):
     """And in a process of a user's own never: it would end that process."""
     walked = []
-    monkeypatch.setattr(h5_walk, "walk", lambda file, _: walked.append(file.filename))
+    monkeypatch.setattr(h5_walk, "walk_file", lambda file, _: walked.append(file.filename))
     model = make_model_h5(tmp_path / "m.h5")
     rnnconvert.inspect(model)
     assert walked == []
@@ -201,5 +201,5 @@ def test_the_walk_meets_all_that_is_parsed(tmp_path):
         file["a/b/loop"] = file["a"]
     met = []
     with safe_h5.open_h5(path) as file:
-        h5_walk.walk(file, lambda owner, name: met.append((owner.name, name)))
+        h5_walk.walk_file(file, lambda owner, name: met.append((owner.name, name)))
     assert sorted(met) == [("/a/b", "text"), ("/a/b/chunked", "numbers"), ("/type", "unit")]
