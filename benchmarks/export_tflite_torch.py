@@ -40,6 +40,7 @@ EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
     "TFLite, `--quantize dynamic`": (".tflite", {"quantize": "dynamic"}),
     "torch": (".safetensors", {}),
 }
+RECURRENT = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "WHILE", "nn.LSTM", "nn.GRU")
 
 
 def model_of(shape: str, steps: int) -> Any:
@@ -91,8 +92,7 @@ def measure(shape: str, steps: int, runs: int, folder: Path) -> None:
         path = folder / f"{number}{extension}"
         report = rnnconvert.export(saved, path, force=True, **options)
         operators = report.to_dict()["exported"][0]["operators"]
-        native = {key: count for key, count in operators.items()
-                  if count and ("SEQUENCE" in key or key in ("nn.LSTM", "nn.GRU"))}  # fmt: skip
+        native = {key: count for key, count in operators.items() if count and key in RECURRENT}
         what = ", ".join(f"{count} {key}" for key, count in native.items()) or "unrolled"
         largest = report.model_level[0].max_abs
         told[name] = (path.stat().st_size, what, float("nan") if largest is None else largest)

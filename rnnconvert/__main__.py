@@ -19,6 +19,9 @@ def main() -> None:
 def program() -> None:
     """The command line, in this process."""
     try:
+        from rnnconvert.cli.supervise import collect_rarely
+
+        collect_rarely()
         from rnnconvert.cli.main import main as run
     except KeyboardInterrupt:
         interrupted()

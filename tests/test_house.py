@@ -15,9 +15,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "rnnconvert"
 
 FLOORS = (
-    ("errors", "progress", "py.typed"),
+    ("errors", "progress", "hashes", "versions", "py.typed"),
     ("containers", "layouts", "references", "exchange"),
     ("kinds", "options", "report", "publish"),
+    ("outputs",),
     ("verification",),
     ("keras_models.config",),
     ("keras_models.plan",),
@@ -40,7 +41,7 @@ OWN = {
     "layouts": {"errors"},
     "references": set(),
     "options": {"errors"},
-    "report": {"errors"},
+    "report": {"errors", "hashes", "versions"},
     "kinds": {"errors", "containers"},
 }
 """What these import at most, whatever lies on a lower floor."""

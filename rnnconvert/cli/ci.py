@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rnnconvert.cli.groups import option_group
 from rnnconvert.errors import ConversionError, UsageError
 
 if TYPE_CHECKING:
@@ -33,18 +30,6 @@ _FAILED = {
 """What an exit code says of one input."""
 _MOST = 900_000
 """Bytes of a summary: GitHub takes 1 MiB from one step, and nothing of a longer one."""
-
-ci_options = option_group(
-    "Continuous integration",
-    click.option(
-        "--summary", type=click.Path(readable=False), metavar="FILE",
-        help="Append a summary in Markdown to FILE, as $GITHUB_STEP_SUMMARY expects it.",
-    ),
-    click.option(
-        "--annotations", type=click.Path(readable=False), metavar="FILE",
-        help="Append GitHub's annotations (::error file=...) to FILE.",
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,7 +95,7 @@ class CiFiles:
 
     def require_writable(self, models: Sequence[Path]) -> None:
         """Refuse to append to a model, or to what is no text, before any work is done."""
-        from rnnconvert.publish import check_appendable
+        from rnnconvert.outputs import check_appendable
 
         for path in self.paths:
             check_appendable(path, models)

@@ -6,13 +6,12 @@ Imports stand where they are needed: `inspect` should not wait for what only a c
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnconvert.cli.ci import CiFiles
 from rnnconvert.cli.outcomes import Outcome, Pair, Workers, convert_one, inspect_one, outcomes
 from rnnconvert.cli.output import Output
 from rnnconvert.cli.supervise import working_on
@@ -20,9 +19,10 @@ from rnnconvert.errors import ConversionError, OutputError, UsageError, last_res
 from rnnconvert.stores.urls import StoreUrl, place_of
 
 if TYPE_CHECKING:
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands.folder import Found, FoundModel
     from rnnconvert.options import Options
-    from rnnconvert.publish import Footprint
+    from rnnconvert.outputs import Footprint
     from rnnconvert.report import Report
     from rnnconvert.stores.finding import StoredModel
     from rnnconvert.stores.folder import Source, Target
@@ -46,6 +46,7 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins. An interrupted run reports what it did."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands.folder import Wanted
     from rnnconvert.options import Options
     from rnnconvert.stores.folder import find_placed, targets_of
@@ -217,6 +218,7 @@ def verify_pair(
     **options: Any,
 ) -> int:
     """Compare two files. A report that exists is one to check the files by."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands import verify as comparison
     from rnnconvert.options import Options
     from rnnconvert.stores.work import on_models
@@ -271,13 +273,16 @@ def _refuse_clashes(
         UsageError: that would happen.
         OutputError: the report can't be written.
     """
-    from rnnconvert.publish import refuse_clashes
+    from rnnconvert.outputs import refuse_clashes
     from rnnconvert.stores.folder import refuse_stored_clashes
 
     footprints = []
     if len(models) > 1 or output.documents.are_written or ci.paths:
-        pairs = zip(models, targets, strict=True)
-        footprints = [_footprint(model, target, options) for model, target in pairs]
+        pairs = list(zip(models, targets, strict=True))
+        footprints = [
+            *_footprints(pairs, options, apart=not output.debug),
+            *_stored_footprints(pairs, options),
+        ]
     refuse_clashes(footprints)
     refuse_stored_clashes(models, targets, options)
     reads = [path for each in footprints for path in each.reads]
@@ -286,21 +291,44 @@ def _refuse_clashes(
     ci.require_writable([*reads, *writes])
 
 
-def _footprint(model: FoundModel, target: Target, options: Options) -> Footprint:
-    """What one conversion reads and writes on this machine; of a bad input, nothing is written."""
-    from rnnconvert.commands import convert as conversion
-    from rnnconvert.publish import Footprint
+def _footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options, *, apart: bool
+) -> Iterator[Footprint]:
+    """What the conversions of local models read and write; where one can't be read, nothing is
+    written.
+    """
+    from rnnconvert.outputs import Footprint
 
-    if model.stored is not None:
-        if not isinstance(target, Path):
-            return Footprint(())
-        return Footprint((), tuple(conversion.possible_outputs(model.path, target, options)))
+    local = [(model.path, target) for model, target in pairs if model.stored is None]
+    work = partial(_footprint, options=options)
+    for index, outcome in outcomes(work, local, Workers(), None, apart=apart, quick=True):
+        failed = isinstance(outcome, ConversionError)  # it is told in its turn
+        yield Footprint(_files(local[index][0])) if failed else outcome
+
+
+def _footprint(pair: tuple[Path, Target], options: Options) -> Outcome:
+    from rnnconvert.commands import convert as conversion
+    from rnnconvert.outputs import Footprint
+
+    path, target = pair
+    if target is not None and not isinstance(target, Path):
+        return Footprint(_files(path))
     try:
-        if target is None or isinstance(target, Path):
-            return conversion.footprint(model.path, target, options)
-    except ConversionError:  # it is told in its turn
-        pass
-    return Footprint(_files(model.path))
+        return conversion.footprint(path, target, options)
+    except ConversionError as error:
+        return error
+
+
+def _stored_footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options
+) -> Iterator[Footprint]:
+    """What the conversions of models in a store write on this machine."""
+    from rnnconvert.commands import convert as conversion
+    from rnnconvert.outputs import Footprint
+
+    for model, target in pairs:
+        if model.stored is not None and isinstance(target, Path):
+            yield Footprint((), tuple(conversion.possible_outputs(model.path, target, options)))
 
 
 def _check_report(

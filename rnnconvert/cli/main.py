@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from rnnconvert.cli.ci import ci_options
 from rnnconvert.cli.config import read_variables
 from rnnconvert.cli.explain import explain
 from rnnconvert.cli.groups import GroupedCommand, option_group
@@ -19,8 +18,7 @@ from rnnconvert.cli.places import Place
 from rnnconvert.cli.report import report_command
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
-from rnnconvert.cli.supervise import INTERRUPTED
-from rnnconvert.cli.workers import stop_on_sigterm
+from rnnconvert.cli.supervise import INTERRUPTED, stop_on_sigterm
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 LEVELS = ["none", "weights", "layers", "model"]
@@ -163,10 +161,23 @@ verification_options = option_group(
 """How models are compared: by the commands that convert, and by `verify`."""
 
 
+ci_options = option_group(
+    "Continuous integration",
+    click.option(
+        "--summary", type=click.Path(readable=False), metavar="FILE",
+        help="Append a summary in Markdown to FILE, as $GITHUB_STEP_SUMMARY expects it.",
+    ),
+    click.option(
+        "--annotations", type=click.Path(readable=False), metavar="FILE",
+        help="Append GitHub's annotations (::error file=...) to FILE.",
+    ),
+)  # fmt: skip
+
+
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from rnnconvert.report import tool_versions
+    from rnnconvert.versions import tool_versions
 
     versions = tool_versions()
     others = ", ".join(f"{k} {v}" for k, v in versions.items() if v and k != "rnnconvert")
@@ -199,8 +210,9 @@ def cli(context: click.Context) -> None:
     Options can also stand in [tool.rnnconvert] of pyproject.toml, and in variables like
     RNNCONVERT_TARGET.
     """
-    from rnnconvert.cli.config import default_map
+    from rnnconvert.cli.config import check_variables, default_map
 
+    check_variables(cli)
     context.default_map = default_map(cli)
 
 

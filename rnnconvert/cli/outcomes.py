@@ -58,11 +58,13 @@ def outcomes(
     bar: ProgressBar | None,
     *,
     apart: bool,
+    quick: bool = False,
 ) -> Iterator[tuple[int, Outcome]]:
     """The index of each input and what became of it, in their order.
 
     Args:
         apart: each of several inputs may only cost itself, even if a library crashes on it.
+        quick: the work takes less time than a new process: see `in_workers`.
 
     Raises:
         ConversionError: the cluster can't be used.
@@ -75,7 +77,7 @@ def outcomes(
     done: dict[int, Outcome] = {}
     told = 0
     try:
-        for index, outcome in _elsewhere(work, pairs, workers):
+        for index, outcome in _elsewhere(work, pairs, workers, quick=quick):
             done[index] = outcome
             if bar is not None:
                 bar.end(list(done))
@@ -102,7 +104,7 @@ def _here(
 
 
 def _elsewhere(
-    work: Callable[[Pair], Outcome], pairs: Sequence[Pair], workers: Workers
+    work: Callable[[Pair], Outcome], pairs: Sequence[Pair], workers: Workers, *, quick: bool
 ) -> Iterator[tuple[int, Outcome]]:
     """As they end; of a process that died an error."""
     from rnnconvert.cli.workers import Died, in_workers
@@ -112,7 +114,7 @@ def _elsewhere(
 
         ended = on_cluster(work, pairs, workers.scheduler)
     else:
-        ended = in_workers(work, pairs, min(workers.jobs, len(pairs)))
+        ended = in_workers(work, pairs, min(workers.jobs, len(pairs)), fork=quick)
     for index, outcome in ended:
         if isinstance(outcome, Died):
             outcome = UnreadableInputError(str(outcome))
@@ -143,7 +145,9 @@ def convert_one(pair: Pair, options: Options, *, again: bool = False) -> Outcome
     from pathlib import Path
 
     from rnnconvert.commands import convert as conversion
+    from rnnconvert.verification.frameworks import number_names_anew
 
+    number_names_anew()
     source, target = pair
     try:
         if isinstance(source, Path) and (target is None or isinstance(target, Path)):

@@ -172,7 +172,7 @@ class Output:
         path = found.input.path
         self._notes(path, found.warnings, getattr(found, "assumptions", ()))
         outcome = "can't be converted" if found.verdict == "not-convertible" else found.verdict
-        layers = len(found.to_dict()["layers"])
+        layers = len(found.layers)
         self._lines.append(Line(path, outcome.replace("-", " "), layers))
         if self._in_detail:
             self._print(f"[bold]{printable(path)}[/]  {file_line(found.input)}")

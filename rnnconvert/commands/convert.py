@@ -16,7 +16,7 @@ from rnnconvert.containers.sniff import is_hdf5
 from rnnconvert.errors import ConversionError, UsageError, errors_of, last_resort
 from rnnconvert.kinds import KERAS_FILES, Kind, kind_of
 from rnnconvert.options import Options
-from rnnconvert.publish import Footprint
+from rnnconvert.outputs import Footprint
 from rnnconvert.report import Report
 from rnnconvert.verification.devices import require_gpu
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.errors import ConversionError, OutputError, UsageError, last_resort
 from rnnconvert.kinds import is_saved_model, seems_model
 from rnnconvert.options import Options
@@ -140,6 +138,8 @@ def _is_one_model(directory: Path, inside: Found) -> bool:
     (model,) = inside.models
     if model.path == directory:
         return True
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     with suppress(ConversionError):
         checkpoint = find_checkpoint(directory)
         return checkpoint is not None and checkpoint.prefix == model.path
@@ -188,6 +188,8 @@ def _stays_in(link: Path, top: Path) -> bool:
 
 def _checkpoint_of(directory: Path, wanted: Wanted, below: Path, found: Found) -> set[Path]:
     """The checkpoint that the directory's state file names, as one model: the directory."""
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     with suppress(ConversionError):
         checkpoint = find_checkpoint(directory)
         if checkpoint is None:
@@ -202,6 +204,8 @@ def _look_at(
     entry: Path, below: Path, place: Path, wanted: Wanted, prefixes: set[Path], found: Found
 ) -> None:
     """Add a file if it is a model; of a checkpoint's files only one, under the prefix."""
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     if place not in wanted:
         found.excluded += 1
         return
@@ -256,6 +260,8 @@ def mirrored(
         yield [None] * len(models)
         return
     if options.check or options.dry_run:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
             yield [_target(model, _made(Path(scratch) / model.below), options) for model in models]
         return

@@ -9,8 +9,10 @@ from typing import Any
 
 from rnnconvert.containers.checkpoint import find_checkpoint, open_checkpoint
 from rnnconvert.errors import ConversionError, UnreadableInputError
+from rnnconvert.hashes import sha256
 from rnnconvert.options import Options
-from rnnconvert.report import SCHEMA, FileInfo, sha256, tool_versions
+from rnnconvert.report import SCHEMA, FileInfo
+from rnnconvert.versions import tool_versions
 
 _DONE = ("equivalent", "unverified", "nothing-to-convert")
 

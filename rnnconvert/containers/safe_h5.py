@@ -153,16 +153,24 @@ def _walk(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Follow a name part by part, by hard links only: others lead out of the file."""
     here: h5py.Group | h5py.Dataset = group
     for part in _parts(name):
-        if not isinstance(here, h5py.Group) or part not in here:
+        link = _link(here, part) if isinstance(here, h5py.Group) else None
+        if link is None:
             raise UnreadableInputError(f"{group.name.rstrip('/')}/{name} is missing in the file")
-        if not isinstance(here.get(part, getlink=True), h5py.HardLink):
+        if link != h5py.h5l.TYPE_HARD:
             raise UnreadableInputError(
                 f"refused as unsafe: {here.name.rstrip('/')}/{part} is a link out of its place"
             )
         here = here[part]
-    if here.file.filename != group.file.filename:
+    if h5py.h5f.get_name(here.id) != h5py.h5f.get_name(group.id):
         raise UnreadableInputError(f"refused as unsafe: {name} lies in another file")
     return here
+
+
+def _link(group: h5py.Group, name: str) -> int | None:
+    """What kind of link a name in a group is; None where there is none."""
+    links, encoded = group.id.links, name.encode("utf-8", "surrogatepass")
+    kind: int | None = links.get_info(encoded).type if links.exists(encoded) else None
+    return kind
 
 
 def get_group(group: h5py.Group, name: str) -> h5py.Group:
@@ -245,7 +253,7 @@ def _check_chunks(dataset: h5py.Dataset) -> None:
 
 
 def has(group: h5py.Group, name: str) -> bool:
-    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+    return _link(group, name) == h5py.h5l.TYPE_HARD
 
 
 def names(group: h5py.Group) -> list[str]:

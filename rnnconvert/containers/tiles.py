@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -278,18 +279,23 @@ class Stream:
 
 
 def side_by_side(
-    work: Iterable[Callable[[], T]], when_done: Callable[[int], None] | None = None
+    work: Iterable[Callable[[], T]],
+    when_done: Callable[[int], None] | None = None,
+    *,
+    small: bool = False,
 ) -> list[T]:
     """The results of some functions, called in a few threads.
 
     Args:
         when_done: called with the number of results that are there, after each.
+        small: they are done sooner than threads begin, so this thread calls them.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     results = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for result in pool.map(lambda function: function(), work):
+    with nullcontext() if small else ThreadPoolExecutor(THREADS) as pool:
+        each = map if pool is None else pool.map
+        for result in each(lambda function: function(), work):
             results.append(result)
             if when_done is not None:
                 when_done(len(results))

@@ -15,10 +15,9 @@ from rnnconvert.errors import NotConvertibleError, OutputError, UsageError, erro
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.targets import Target, target_of
 from rnnconvert.kinds import Kind, kind_of
+from rnnconvert.outputs import check_output, refuse_overlap
 from rnnconvert.publish import (
-    check_output,
     publish_together,
-    refuse_overlap,
     scratch_directory,
     temporary_directory,
     write_errors,
@@ -45,6 +44,7 @@ def export_model(path: Path, output: Path, options: ExportOptions) -> Report:
     general = options.general
     with max_bytes(general.max_bytes), errors_of(path), last_resort():
         target = target_of(output, options.to, stateful_step=options.stateful_step)
+        options.require_for(target.name)
         if general.device == "gpu":
             raise UsageError("--device gpu: an export is proved on the CPU, where it runs anywhere")
         kind = kind_of(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +14,12 @@ import numpy as np
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
 from rnnconvert.exports.written import Array, Run, Written
-from rnnconvert.keras_models.config.accepted import known_versions, versions_with
+from rnnconvert.keras_models.config.accepted import (
+    known_versions,
+    versions_with,
+)
+from rnnconvert.keras_models.config.objects import INITIALIZER_ALIASES
+from rnnconvert.keras_models.config.tree import Config, is_operation
 from rnnconvert.keras_models.files.zip_file import settle, zip_config_of
 
 _KINDS = ("layers", "initializers", "regularizers", "constraints")
@@ -21,12 +28,12 @@ _KINDS = ("layers", "initializers", "regularizers", "constraints")
 def write(source: Source, path: Path, options: ExportOptions) -> Written:
     """Save the model of one step; `options` have nothing for it.
 
-    Keras names keys that its older versions refuse; those that say nothing are left out.
+    Keras writes names and keys that its older versions refuse; they get the form that all read.
     """
     import keras
 
     source.model.save(path)
-    settle(path, without_empty_new_keys(zip_config_of(path)))
+    settle(path, for_every_keras_3(zip_config_of(path)))
     layers = Counter(type(layer).__name__ for layer in source.model.layers)
     recurrent = {name: layers.pop(name, 0) for name in ("LSTM", "GRU", "SimpleRNN", "RNN")}
     return Written(
@@ -41,25 +48,53 @@ def write(source: Source, path: Path, options: ExportOptions) -> Written:
     )
 
 
-def without_empty_new_keys(value: Any) -> Any:
-    """A config of Keras 3 without keys that are None and that not every Keras 3 takes."""
+def for_every_keras_3(value: Any) -> Any:
+    """A config of Keras 3 in the form that its older versions read, too.
+
+    Without keys that not every version takes, where they are None or the default, which is what a
+    version without the key does; and initializers by the name that all know.
+    """
     if isinstance(value, list):
-        return [without_empty_new_keys(item) for item in value]
+        return [for_every_keras_3(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found = {key: without_empty_new_keys(item) for key, item in value.items()}
+    found = {key: for_every_keras_3(item) for key, item in value.items()}
     name, config = found.get("class_name"), found.get("config")
     if isinstance(name, str) and isinstance(config, dict):
-        found["config"] = {
-            key: item for key, item in config.items() if item is not None or not _is_new(name, key)
-        }
+        found["class_name"] = INITIALIZER_ALIASES.get(name, name)
+        found["config"] = _common_keys(found, name, config)
     return found
+
+
+def _common_keys(entry: Config, name: str, config: Config) -> Config:
+    """The config of a class, without what only newer versions take and need not be said.
+
+    Of an operation that may be anything; its name stands beside the config, too.
+    """
+    defaults = _defaults(name, str(entry.get("module")))
+    operation = is_operation(entry)
+    return {
+        key: item
+        for key, item in config.items()
+        if not (operation and key == "name")
+        and not (
+            (item is None or (key in defaults and item == defaults[key]))
+            and (operation or _is_new(name, key))
+        )
+    }
 
 
 def _is_new(name: str, key: str) -> bool:
     """Whether some versions of Keras 3 take this key of a class, and others do not."""
     found = [versions_with(kind, name, key) for kind in _KINDS]
     return any(versions and versions != known_versions() for versions in found)
+
+
+def _defaults(name: str, module: str) -> dict[str, Any]:
+    """What a class of Keras takes for arguments that are not given."""
+    made = getattr(sys.modules.get(module), name, None)
+    parameters = inspect.signature(made).parameters if isinstance(made, type) else {}
+    return {key: each.default for key, each in parameters.items()}
 
 
 def runtime() -> str:

@@ -9,6 +9,9 @@ from rnnconvert.errors import UsageError
 from rnnconvert.options import Options, VerifyKeywords
 
 QUANTIZE = ("none", "dynamic")
+OPSETS = range(13, 19)
+"""Of ONNX: from the first that has all that tf2onnx makes of a mask, to the last that it knows."""
+_OF_TARGET = {"opset": "onnx", "quantize": "tflite", "allow_select_ops": "tflite"}
 _OWN = ("to", "opset", "quantize", "stateful_step", "allow_select_ops")
 
 
@@ -47,6 +50,18 @@ class ExportOptions:
         """
         own = {name: named.pop(name) for name in _OWN if name in named}
         return cls(**own, general=Options.of(**named))
+
+    def require_for(self, target: str) -> None:
+        """Refuse what this target has not: an option that is given is never left out quietly.
+
+        Raises:
+            UsageError: an option of another target, or an opset that is not written.
+        """
+        for name, only in _OF_TARGET.items():
+            if target != only and getattr(self, name) != getattr(ExportOptions, name):
+                raise UsageError(f"--{name.replace('_', '-')} is for --to {only}")
+        if self.opset is not None and self.opset not in OPSETS:
+            raise UsageError(f"--opset {self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}")
 
     @property
     def before(self) -> Options:

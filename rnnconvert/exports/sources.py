@@ -129,7 +129,7 @@ def _of_keras(
     original = path
     converted = work / name
     is_old_keras = kind is Kind.KERAS and converted.exists()  # Keras 3 does not load it
-    if is_old_keras or kind in (Kind.KERAS_1, Kind.SAVED_MODEL):
+    if is_old_keras or kind in (Kind.KERAS_1, Kind.THEANO, Kind.SAVED_MODEL):
         original, _ = stack.enter_context(rebuilt_h5(path, kind))
     model = load_keras(converted if converted.exists() else path, options)
     return Sources((Source("", model, original, kind),), report)
@@ -220,28 +220,65 @@ def _of_weights(
 
 
 def _layers(file: KerasH5) -> Iterator[tuple[Site, LayerWeights]]:
-    """The recurrent layers of a portable file; a backward one belongs to the one before it.
+    """The recurrent layers of a portable file; two directions of one layer are one.
 
     Raises:
-        NotConvertibleError: a convolutional one, which no RNN stack has.
+        NotConvertibleError: a convolutional one, which no RNN stack has, or two directions that are
+            not of one cell and size.
     """
-    sites = [change.site for change in make_plan(file).sites]
-    pending: tuple[Site, RnnWeights] | None = None
-    for site in sites:
-        if site.cell == "conv_lstm":
-            raise NotConvertibleError(f"{site.path} is a ConvLSTM: weights alone are exported of "
-                                      "LSTM, GRU and SimpleRNN layers only")  # fmt: skip
-        tensors = {kind: file.read(tensor.path) for kind, tensor in site.tensors.items()}
-        weights = layouts.unpack(layouts.find(site.layout, site.cell), tensors)
-        if pending is not None and site.direction == "backward":
-            yield pending[0], LayerWeights(pending[1], weights)
-            pending = None
-            continue
-        if pending is not None:
-            yield pending[0], LayerWeights(pending[1])
-        pending = (site, weights)
-    if pending is not None:
-        yield pending[0], LayerWeights(pending[1])
+    for forward, backward in _by_layer([change.site for change in make_plan(file).sites]):
+        try:
+            yield (
+                forward,
+                LayerWeights(
+                    _weights(file, forward), None if backward is None else _weights(file, backward)
+                ),
+            )
+        except ValueError as error:
+            raise NotConvertibleError(f"{forward.path}: {error}") from error
+
+
+def _by_layer(sites: Sequence[Site]) -> list[tuple[Site, Site | None]]:
+    """Each layer's site, with that of its other direction if it has two.
+
+    `.weights.h5` files have the backward direction first, other files the forward one.
+    """
+    pairs: list[tuple[Site, Site | None]] = []
+    left = list(sites)
+    while left:
+        site = left.pop(0)
+        other = _other_direction(site, left)
+        if other is not None:
+            left.remove(other)
+        pairs.append((site, other) if site.direction == "forward" or not other else (other, site))
+    return pairs
+
+
+_DIRECTION = re.compile(r"(?:^|(?<=/))(?:forward|backward)_")
+"""At the beginning of a name in a path: what Keras puts before the layer's own."""
+
+
+def _other_direction(site: Site, sites: Sequence[Site]) -> Site | None:
+    """The one of the same name but for the direction; or else the only one of the same layer."""
+    if not _DIRECTION.search(site.path):
+        return None
+    others = [each for each in sites
+              if each.direction != site.direction and _DIRECTION.search(each.path)]  # fmt: skip
+    name = _DIRECTION.sub("", site.path)
+    same = [each for each in others if _DIRECTION.sub("", each.path) == name]
+    owner = _DIRECTION.split(site.path)[0]
+    beside = [each for each in others if _DIRECTION.split(each.path)[0] == owner]
+    if same or len(beside) == 1:
+        return (same or beside)[0]
+    return None
+
+
+def _weights(file: KerasH5, site: Site) -> RnnWeights:
+    if site.cell == "conv_lstm":
+        raise NotConvertibleError(f"{site.path} is a ConvLSTM: weights alone are exported of "
+                                  "LSTM, GRU and SimpleRNN layers only")  # fmt: skip
+    tensors = {kind: file.read(tensor.path) for kind, tensor in site.tensors.items()}
+    return layouts.unpack(layouts.find(site.layout, site.cell), tensors)
 
 
 def _assumptions(site: Site, report: Report) -> Sequence[Assumption]:

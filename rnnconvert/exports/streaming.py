@@ -21,12 +21,14 @@ PER_STEP = frozenset(
     "Add Subtract Multiply Average Maximum Minimum".split()
 )
 """Layers and operations that make each step of their output of that step of their input alone."""
-_BY_AXIS = frozenset("Concatenate LayerNormalization BatchNormalization Softmax Any".split())
-"""They do so where their axis is the last one; Any is what Masking makes its mask of."""
+_BY_AXIS = frozenset(
+    "Concatenate LayerNormalization BatchNormalization Softmax Any ExpandDims".split()
+)
+"""They do so where their axis is the last one; of the last two Keras makes masks."""
 _ELEMENTWISE = frozenset(
     "Add Subtract Multiply Divide TrueDivide Maximum Minimum Negative Absolute Square Sqrt Exp Log "
     "Tanh Sigmoid Relu Softplus Softsign Silu Gelu Elu Selu HardSigmoid HardTanh Cast Power Clip "
-    "NotEqual Equal LogicalAnd LogicalOr LogicalNot".split()
+    "NotEqual Equal LogicalAnd LogicalOr LogicalNot ZerosLike OnesLike".split()
 )
 """Operations of `keras.ops` that do so."""
 

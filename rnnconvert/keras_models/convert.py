@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, UsageError
+from rnnconvert.hashes import sha256, sha256_meanwhile
 from rnnconvert.keras_models.files import h5 as keras_h5
 from rnnconvert.keras_models.files import h5_patch
 from rnnconvert.keras_models.files.h5 import KerasH5, open_keras_h5
@@ -23,25 +24,10 @@ from rnnconvert.keras_models.verify.loads import show_that_it_loads, without_ker
 from rnnconvert.keras_models.verify.model_level import check_everywhere
 from rnnconvert.kinds import EXTENSIONS, KERAS_FILES
 from rnnconvert.options import Inputs, Options
+from rnnconvert.outputs import Footprint, check_output, default_output
 from rnnconvert.progress import tell
-from rnnconvert.publish import (
-    Footprint,
-    check_output,
-    default_output,
-    publish,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
-from rnnconvert.report import (
-    NOTHING_WRITTEN,
-    FileInfo,
-    LevelResult,
-    OptimizerRecord,
-    Report,
-    sha256,
-    sha256_meanwhile,
-)
+from rnnconvert.publish import publish, scratch_directory, temporary_file, write_errors
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerRecord, Report
 
 
 def convert_keras_h5(

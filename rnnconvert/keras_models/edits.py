@@ -119,12 +119,6 @@ def _relayed_bias(edit: Relay, bias: Array) -> Array:
     return relay_bias(edit.source, edit.target, bias)
 
 
-def merged_slots_agree(slot: Array) -> bool:
-    """Whether the slots of input and recurrent bias are the same, as their gradients are."""
-    halves = slot.reshape(2, -1)
-    return bool(np.array_equal(halves[0], halves[1]))
-
-
 def _scaled(block: Array, factor: float) -> Array:
     return (block.astype(np.float64) * factor).astype(block.dtype)
 
@@ -179,7 +173,6 @@ __all__ = [
     "apply_edit",
     "check_edit",
     "contiguous",
-    "merged_slots_agree",
     "moves_of",
     "row_bands",
 ]

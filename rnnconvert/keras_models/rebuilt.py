@@ -15,18 +15,13 @@ from rnnconvert.keras_models.opening import rebuilt_h5
 from rnnconvert.keras_models.verify.loads import show_that_it_loads
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
-from rnnconvert.publish import (
-    check_output,
-    publish,
-    refuse_overlap,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
+from rnnconvert.outputs import check_output, refuse_overlap
+from rnnconvert.publish import publish, scratch_directory, temporary_file, write_errors
 from rnnconvert.report import FileInfo, Report
 
 _WEIGHTS = ".weights.h5"
-_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
+_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.THEANO: "", Kind.KERAS: "keras",
+         Kind.KERAS_WEIGHTS: "weights"}  # fmt: skip
 """The container in which a model without anything to convert is as good as the input."""
 
 
@@ -60,7 +55,7 @@ def convert_rebuilt(source: Path, output: Path | None, kind: Kind, options: Opti
             if error.report is not None:
                 error.report = replace(error.report, input=info)
             raise
-    if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
+    if kind in (Kind.SAVED_MODEL, Kind.KERAS):  # which say it inside
         found = report.input
         info = replace(info, keras_version=found.keras_version, backend=found.backend)
     if report.verdict == "nothing-to-convert":

@@ -42,6 +42,12 @@ def loop(*_):
 safe_h5.h5_walk.walk = loop
 """
 """C code that holds Python's lock and does not come back."""
+LOOP_OF_BAD = LOOP.replace(
+    "def loop(*_):",
+    """def loop(file, attribute, walk=h5_walk.walk):
+    if "bad" not in safe_h5.stream_of(file).path.name:
+        return walk(file, attribute)""",
+)
 
 
 def start(folder: Path, fault: str, *arguments: str) -> subprocess.Popen[str]:
@@ -113,6 +119,21 @@ def test_a_library_that_does_not_come_to_an_end_is_ended(tmp_path):
     assert err.startswith("error: m.h5: the HDF5 library does not come to an end with it; ")
     assert err.count("\n") == 1
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_library_that_does_not_come_to_an_end_costs_its_own_file_only(tmp_path, jobs):
+    for name in ("a.h5", "bad.h5", "c.h5"):
+        make_model_h5(tmp_path / name)
+    code, _, err = run(
+        tmp_path, LOOP_OF_BAD.format(seconds=0.5), "cudnn-to-keras", "--verify", "weights", "-q",
+        "-j", jobs, "a.h5", "bad.h5", "c.h5",
+    )  # fmt: skip
+    assert code == 3
+    assert err.startswith("error: bad.h5: the HDF5 library does not come to an end with it; ")
+    assert err.count("\n") == 1
+    assert (tmp_path / "a.portable.h5").exists()
+    assert (tmp_path / "c.portable.h5").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from export_models import saved
 from models import FURTHER, REAL, SHARED
 
 import rnnconvert
 from rnnconvert.errors import ConversionError
+from rnnconvert.exports.options import OPSETS
 
 pytestmark = [pytest.mark.slow, pytest.mark.corpus]
 for name in ("tensorflow", "keras", "onnx", "tf2onnx", "onnxruntime"):
     pytest.importorskip(name, reason=f"{name} is not installed")
+import keras
+from keras import layers
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CHECKPOINTS = sorted(
@@ -54,6 +58,35 @@ LOOPS = {"plain_export"}
 def name_of(path: Path) -> str:
     generic = ("model", "model.h5", "full.h5", "frozen.pb", "model.keras")
     return path.parent.name if path.name in generic else path.name
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_every_opset(opset, tmp_path):
+    """Every recurrent operator, a mask, a loop, convolutions, and operators that came or changed.
+
+    `onnx.checker` passes before a file is written; onnxruntime runs it in the proof.
+    """
+    words, numbers = keras.Input((None,), dtype="int32"), keras.Input((12, 5))
+    embedded = layers.Embedding(9, 5, mask_zero=True)(words)
+    seen = layers.LayerNormalization()(layers.Conv1D(4, 3, activation="relu")(numbers))
+    outputs = [
+        layers.Bidirectional(layers.LSTM(4, return_sequences=True))(embedded),
+        layers.GRU(3, reset_after=False, go_backwards=True)(embedded),
+        layers.SimpleRNN(3, return_sequences=True)(seen),
+        layers.LSTM(3, activation="silu")(seen),
+        layers.Softmax()(layers.TimeDistributed(layers.Dense(2))(seen)),
+        layers.GlobalMaxPooling1D()(layers.MaxPooling1D(2)(seen)),
+    ]
+    source = saved(keras.Model([words, numbers], outputs), tmp_path / "model.keras")
+    report = rnnconvert.export(source, tmp_path / "model.onnx", opset=opset)
+    assert report.proved == "model"
+    [written] = report.exported
+    assert written.versions["opset"] == opset
+    found = {name: written.operators[name] for name in ("LSTM", "GRU", "RNN", "Loop")}
+    assert found == {"LSTM": 1, "GRU": 1, "RNN": 1, "Loop": 1}
+    graph = FIXTURES / "savedmodels/tf115/contrib_gru_bi2/model"
+    [written] = rnnconvert.export(graph, tmp_path / "graph.onnx", opset=opset).exported
+    assert (written.versions["opset"], written.operators["GRU"]) == (opset, 2)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from models import OWN
 import rnnconvert
 
 pytestmark = pytest.mark.slow
-for name in ("tensorflow", "keras", "onnx", "tf2onnx", "onnxruntime"):
+for name in ("tensorflow", "keras", "onnx", "tf2onnx", "onnxruntime", "ai_edge_litert"):
     pytest.importorskip(name, reason=f"{name} is not installed")
 from keras import layers
 
@@ -38,15 +38,59 @@ def fixture(name: str) -> Path:
         ("tf2onnx.convert.from_keras: KeyError: keras_tensor_5", fixture("tf215-bi"), "LSTM"),
         ("frozen graph with CuDNNGRU", FIXTURES / "savedmodels/tf115/frozen_keras/frozen.pb",
          "GRU"),
+        ("KeyError: opaque_kernel_saveable", FIXTURES / "checkpoints/tf115/cudnn_lstm", "LSTM"),
     ],
     ids=lambda value: None if isinstance(value, Path) else str(value)[:40],
 )  # fmt: skip
-def test_the_command_gets_past(said, source, operator, tmp_path):
+def test_the_command_gets_past_to_onnx(said, source, operator, tmp_path):
     report = rnnconvert.export(source, tmp_path / "model.onnx")
     assert report.is_equivalent
     assert report.proved == "model"
     assert operators(tmp_path / "model.onnx")[operator] >= 1
     assert report.exported[0].operators["Loop"] == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "source", "options", "own_operators"),
+    [
+        ("Here is a list of operators for which you will need custom implementations: CudnnRNN.",
+         FIXTURES / "savedmodels/tf115/contrib_gru_bi2/model", {"timesteps": 6}, 0),
+        ("'CuDNNLSTM' object has no attribute '_num_inputs'", fixture("k224-seq_lstm"),
+         {"timesteps": 6}, 0),
+        ("weights of a Bidirectional CuDNNLSTM into TFLiteLSTMCell", fixture("k224-bi"),
+         {"timesteps": 6, "batch": 1}, 2),
+        ("drop every .*opaque_.* variable", FIXTURES / "checkpoints/tf115/cudnn_lstm",
+         {"batch": 1}, 1),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else None,
+)  # fmt: skip
+def test_the_command_gets_past_to_tflite(said, source, options, own_operators, tmp_path):
+    report = rnnconvert.export(source, tmp_path / "model.tflite", **options)
+    assert report.proved == "model"
+    [written] = report.exported
+    assert written.operators["UNIDIRECTIONAL_SEQUENCE_LSTM"] == own_operators
+    assert not [name for name in written.operators if name.startswith(("Flex", "Cudnn"))]
+
+
+def test_a_graph_trained_on_a_gpu_goes_to_tflite(tmp_path):
+    """TensorFlow's own converter refuses it."""
+    import tensorflow as tf
+
+    source = FIXTURES / "savedmodels/tf215/ops_v3/model"
+    with pytest.raises(Exception, match="Custom ops: CudnnRNNV3"):
+        tf.lite.TFLiteConverter.from_saved_model(str(source)).convert()
+    report = rnnconvert.export(source, tmp_path / "model.tflite", timesteps=6)
+    assert report.proved == "model"
+
+
+def test_bidirectional_with_use_cudnn(tmp_path):
+    """Keras sets the flag of a Bidirectional's layers back; its export then names CudnnRNNV3."""
+    both = layers.Bidirectional(layers.GRU(4, use_cudnn=False, return_sequences=True))
+    model = sequential(both, layers.Bidirectional(layers.LSTM(3, use_cudnn=True)))
+    path = tmp_path / "model.onnx"
+    assert rnnconvert.export(saved(model, tmp_path / "model.keras"), path).proved == "model"
+    found = operators(path)
+    assert (found["GRU"], found["LSTM"], "Loop" in found) == (1, 1, False)
 
 
 def test_linear_before_reset_is_there_exactly_where_it_belongs(tmp_path):

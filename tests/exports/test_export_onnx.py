@@ -19,6 +19,9 @@ import keras
 import onnx
 from keras import layers
 
+from rnnconvert.exports import sources
+from rnnconvert.keras_models.plan import Site
+
 ROOT = Path(__file__).parents[2]
 GRAPHS = ROOT / "fixtures/savedmodels"
 LOOPS = {"plain_convlstm"}
@@ -260,3 +263,44 @@ def test_a_checkpoint_and_weights_alone(tmp_path):
     report = rnnconvert.export(weights, tmp_path / "layers", to="onnx")
     assert len(list((tmp_path / "layers").glob("*.onnx"))) == len(report.exported)
     assert "Loop" not in set().union(*(operators(f) for f in (tmp_path / "layers").glob("*.onnx")))
+
+
+def test_both_directions_of_each_layer_of_a_weights_only_file(tmp_path):
+    """A `.weights.h5` has the backward one first; the layers in a row give what torch gave."""
+    source = ROOT / "fixtures/keras_zip/tf215/bi/new.weights.h5"
+    report = rnnconvert.export(source, tmp_path, to="onnx")
+    assert report.proved == "model"
+    lstm, gru = (
+        tmp_path / f"layers.{name}.forward_layer.onnx"
+        for name in ("bidirectional", "bidirectional_1")
+    )
+    assert sorted(tmp_path.iterdir()) == sorted([lstm, gru])
+    with np.load(source.with_name("data.npz")) as data:
+        [joined] = run_onnx(lstm, [data["x0"]])
+        [steps] = run_onnx(gru, [joined])
+        forward, backward = steps[:, -1, :4], steps[:, 0, 4:]
+        found = (forward + backward) @ data["w0012"] + data["w0013"]
+        np.testing.assert_allclose(found, data["y0"], atol=1e-5)
+
+
+def test_directions_of_two_layers_are_not_mixed():
+    """Of two layers alike, in the order of a `.weights.h5`; and by names that differ."""
+
+    def site(path):
+        direction = "backward" if "backward_" in path else "forward"
+        return Site(path, "lstm", "keras", "LSTM", 4, 3, direction, (), None, None, {})
+
+    def paired(*paths):
+        found = sources._by_layer([site(path) for path in paths])
+        return [(one.path, other and other.path) for one, other in found]
+
+    one, two = "layers/bidirectional", "layers/bidirectional_1"
+    orders = [f"{one}/backward_layer", f"{one}/forward_layer", f"{two}/backward_layer",
+              f"{two}/forward_layer"]  # fmt: skip
+    expected = [(f"{owner}/forward_layer", f"{owner}/backward_layer") for owner in (one, two)]
+    assert paired(*orders) == expected
+    assert paired("b/forward_lstm", "b/backward_lstm_1") == [
+        ("b/forward_lstm", "b/backward_lstm_1")
+    ]
+    assert paired("lstm", "backward_lstm") == [("lstm", None), ("backward_lstm", None)]
+    assert paired("m/lstm", "m/gru") == [("m/lstm", None), ("m/gru", None)]

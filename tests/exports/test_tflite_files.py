@@ -10,8 +10,11 @@ from written_models import (
     FEATURES,
     MASK_VALUE,
     STEPS,
+    TOLERANCE,
+    assert_right,
     filled,
     largest_difference,
+    of_sequences,
     predicted,
     sequences,
     with_holes,
@@ -27,27 +30,20 @@ keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
 pytest.importorskip("ai_edge_litert", reason="ai-edge-litert is not installed")
 
 from rnnconvert.exports import tflite
-from rnnconvert.exports.tflite import flatfile, recurrent, writing
+from rnnconvert.exports.tflite import blocks, cells, flatfile, recurrent, writing
 
-TOLERANCE = 3e-6
+LONG = 19
+"""Steps of a long sequence in the tests of loops: four blocks, and three steps that are left."""
 GRAPHS = Path(__file__).parents[2] / "fixtures/savedmodels/tf115"
 layers = keras.layers
-
-
-def of_sequences(*stack, steps=STEPS, features=FEATURES):
-    x = keras.Input((steps, features))
-    y = x
-    for layer in stack:
-        y = layer(y)
-    return keras.Model(x, y)
 
 
 # --- numbers --------------------------------------------------------------------------------
 
 
-def all_cells():
+def all_cells(steps):
     """A model of every cell, with and without biases, forwards, backwards, with states."""
-    x = keras.Input((STEPS, FEATURES), name="the input")
+    x = keras.Input((steps, FEATURES), name="the input")
     made = [
         layers.LSTM(4, return_sequences=True),
         layers.LSTM(4, recurrent_activation="hard_sigmoid", use_bias=False, go_backwards=True),
@@ -66,22 +62,33 @@ def all_cells():
     return filled(keras.Model(x, outputs))
 
 
-def test_every_cell(tmp_path):
-    model = all_cells()
+@pytest.fixture(params=[STEPS, LONG], ids=["unrolled", "loop"])
+def steps(request, monkeypatch):
+    monkeypatch.setattr(recurrent, "UNROLLED", LONG - 1)
+    return request.param
+
+
+def test_every_cell(steps, tmp_path):
+    model = all_cells(steps)
     done, run = written(tflite, model, tmp_path / "model.tflite")
     for batch, seed in ((3, 0), (1, 1)):
-        x = sequences(batch, seed=seed)
-        assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+        x = sequences(batch, steps, seed=seed)
+        assert_right(run, model, [x])
     assert done.inputs == ("the_input",)
-    assert done.operators[flatfile.LSTM] == done.operators["WHILE"] == done.native == 0
+    assert done.operators[flatfile.LSTM] == done.native == 0
+    recurrent_calls = 12  # each layer of `all_cells` but the last, two in a Bidirectional
+    assert done.operators["WHILE"] == (recurrent_calls if steps == LONG else 0)
+    assert {told.split(": ")[1] for told in done.loops} == {
+        "unrolled" if steps == STEPS else "a WHILE over blocks of 4 of its 19 steps"
+    }
     assert not [name for name in done.operators if name.startswith("Flex")]
-    assert (done.timesteps, done.batch) == (STEPS, None)
+    assert (done.timesteps, done.batch) == (steps, None)
     assert done.runtime.startswith("ai-edge-litert ")
 
 
-def test_masks_of_every_kind(tmp_path):
+def test_masks_of_every_kind(steps, tmp_path):
     """Holes, padding on either side, and sequences that are masked as a whole."""
-    x = keras.Input((STEPS, FEATURES))
+    x = keras.Input((steps, FEATURES))
     y = layers.Masking(MASK_VALUE)(x)
     outputs = [
         layers.LSTM(4, return_sequences=True)(y),
@@ -93,8 +100,55 @@ def test_masks_of_every_kind(tmp_path):
     model = filled(keras.Model(x, outputs))
     _, run = written(tflite, model, tmp_path / "model.tflite")
     for seed in (0, 1):
-        arrays = [with_holes(sequences(5, seed=seed), seed)]
-        assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+        arrays = [with_holes(sequences(5, steps, seed=seed), seed)]
+        assert_right(run, model, arrays)
+
+
+# --- long sequences -------------------------------------------------------------------------
+
+
+def test_long_sequences_cost_little(tmp_path):
+    """Fewer operators than steps, and the weights are in the file once."""
+    model = filled(of_sequences(layers.GRU(40, return_sequences=True), steps=2000))
+    path = tmp_path / "model.tflite"
+    done, run = written(tflite, model, path)
+    assert sum(done.operators.values()) < 1000
+    assert path.stat().st_size < 4 * model.count_params() + 200_000
+    x = sequences(2, 2000)
+    assert_right(run, model, [x])
+
+
+def test_sizes_of_blocks():
+    """Every step is in a block or left; both are few."""
+    assert (blocks.block_size(1000), blocks.block_size(1009)) == (37, 36)
+    for length in range(recurrent.UNROLLED + 1, 5000, 7):
+        size = blocks.block_size(length)
+        assert length**0.5 - 1 < size < 2 * length**0.5
+        assert size + length % size < 2 * length**0.5
+
+
+def test_int8_weights_in_a_loop(tmp_path):
+    model = filled(of_sequences(layers.LSTM(40), steps=300, features=20))
+    done, run = written(tflite, model, tmp_path / "model.tflite", quantize="dynamic")
+    assert done.operators["WHILE"] == 1
+    assert f"{4 * 40 * (40 + 20):,} weights are int8" in done.notes[-1]
+    x = sequences(3, 300, features=20)
+    expected = predicted(model, [x])
+    difference = largest_difference(expected, run([x]))
+    assert TOLERANCE < difference < writing.QUANTIZED_TOLERANCE * np.abs(expected[0]).max()
+
+
+def test_what_can_be_no_loop_is_refused_where_it_is_long(tmp_path):
+    x = keras.Input((recurrent.MOST_UNROLLED + 1, 4, 4, 2))
+    model = keras.Model(x, layers.ConvLSTM2D(2, 2, name="pictures")(x))
+    said = r"pictures \(ConvLSTM2D\) gets 1001 steps, and is unrolled .* at most 1000: .*--to onnx"
+    with pytest.raises(NotConvertibleError, match=said):
+        written(tflite, model, tmp_path / "model.tflite")
+    with pytest.raises(UsageError, match=r"--timesteps 1001: cuDNN .* at most 1000"):
+        rnnconvert.export(
+            GRAPHS / "contrib_gru_bi2/model", tmp_path / "model.tflite", timesteps=1001
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- TFLite's own LSTM ----------------------------------------------------------------------
@@ -119,7 +173,7 @@ def test_own_lstm_operator(own):
     model, _, done, run = own
     for steps, seed in ((6, 0), (9, 1), (5, 2)):
         x = sequences(1, steps, seed=seed)
-        assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+        assert_right(run, model, [x])
     assert (done.operators[flatfile.LSTM], done.operators["FILL"], done.native) == (3, 6, 3)
     assert (done.timesteps, done.batch, done.loops) == (None, 1, ())
 
@@ -154,7 +208,7 @@ def test_past_the_traps(tmp_path):
     with pytest.raises(Exception, match=r"TensorListReserve.*element_shape to be static"):
         tf.lite.TFLiteConverter.from_keras_model(model).convert()
     done, run = written(tflite, model, tmp_path / "model.tflite")
-    assert largest_difference(predicted(model, [sequences(3)]), run([sequences(3)])) < TOLERANCE
+    assert_right(run, model, [sequences(3)])
     model.layers[1].unroll = True
     signature = tf.TensorSpec((None, STEPS, FEATURES), tf.float32, name="x")
     function = tf.function(lambda x: model(x, training=False), input_signature=[signature])
@@ -232,7 +286,7 @@ def test_graphs(name, tmp_path):
     assert [level.status for level in report.model_level] == ["passed", "passed"]
     [done] = report.exported
     assert done.timesteps == 6
-    assert done.loops
+    assert [told.split("/")[-1] for told in done.loops] == ["CudnnRNN: unrolled"]
     with np.load(path.parent / "data.npz") as data:
         given = [data[f"in/{key}"] for key in done.inputs]
         [found] = [
@@ -259,7 +313,7 @@ def test_unknown_length(tmp_path):
     done, run = written(tflite, model, tmp_path / "model.tflite", timesteps=8)
     assert done.timesteps == 8
     x = sequences(2, 8)
-    assert largest_difference(predicted(model, [x]), run([x])) < TOLERANCE
+    assert_right(run, model, [x])
 
 
 def test_masked_sequences_of_unknown_length(tmp_path):
@@ -290,7 +344,7 @@ def test_the_number_of_steps_beside_another_input(tmp_path):
     assert done.timesteps == 7
     generator = np.random.default_rng(0)
     arrays = [generator.normal(size=(2, 3)).astype("float32"), generator.integers(0, 9, (2, 7))]
-    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+    assert_right(run, model, arrays)
 
 
 def test_other_dtypes_are_refused(tmp_path):
@@ -336,7 +390,7 @@ def wrong_lstm(real):
             i, f, rest = inputs[:, :4], inputs[:, 4:8], inputs[:, 8:]
             return steps.step(tf.concat([f, i, rest], 1), states)
 
-        return recurrent._Steps(steps.project, step)
+        return cells.Steps(steps.project, step)
 
     return cut
 
@@ -356,7 +410,7 @@ def wrong_gru(real):
             hidden = new + z * (hidden - new)
             return hidden, [hidden]
 
-        return recurrent._Steps(real(cell).project, step)
+        return cells.Steps(real(cell).project, step)
 
     return cut
 
@@ -367,7 +421,7 @@ MUTANTS = {"gate order": ("_lstm", wrong_lstm), "reset_after": ("_gru", wrong_gr
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_mutants_are_caught(mutant, saved, tmp_path, monkeypatch):
     name, change = MUTANTS[mutant]
-    monkeypatch.setattr(recurrent, name, change(getattr(recurrent, name)))
+    monkeypatch.setattr(cells, name, change(getattr(cells, name)))
     with pytest.raises(DifferenceError) as error:
         rnnconvert.export(saved, tmp_path / "model.tflite")
     assert error.value.exit_code == 1

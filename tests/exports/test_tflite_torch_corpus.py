@@ -22,9 +22,6 @@ MODELS = [model.path for model in OWN if "k224" in model.name]
 FEW = [path for path in MODELS if path.parent.name in ("bi", "embed_bi", "encdec", "plain_masked",
        "plain_nested", "plain_rnn_cells", "stateful", "td_model", "return_state")]  # fmt: skip
 """For TFLite, whose conversion takes seconds."""
-LONG = ("medaka_plain_gru_reset_before.hdf5", "pipr_siamese_bidirectional_cudnngru.h5")
-"""Unrolling their many steps takes minutes: not tried for TFLite."""
-SHORT = [path for path in REAL if path.name not in LONG]
 REASONS = {
     "cudnn_gru_raw": "give --cell",
     "cudnn_lstm_disagree": "disagree",
@@ -36,7 +33,8 @@ REASONS = {
     "lam": "Lambda",
     "plain_lam": "Lambda",
 }
-NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D"}
+NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D",
+            "channels_first": "ZeroPadding2D: channels_first"}  # fmt: skip
 NO_TFLITE = {"half": "float16", "double": "float64", "cudnn_lstm_half": "float16",
              "cudnn_gru_double": "float64",
              "dtln_lambda_savedmodel": "no builtin operator"}  # fmt: skip
@@ -75,7 +73,7 @@ def test_to_torch_or_a_reason(path, tmp_path):
     swept(path, "torch", tmp_path / "out", {**REASONS, **NO_TORCH})
 
 
-@pytest.mark.parametrize("path", [*SHORT, *FOLDERS, *CHECKPOINTS[::6], *KERAS1[:2], *FEW], ids=ids)
+@pytest.mark.parametrize("path", [*REAL, *FOLDERS, *CHECKPOINTS[::6], *KERAS1[:2], *FEW], ids=ids)
 def test_to_tflite_or_a_reason(path, tmp_path):
     """For its own number of steps, or six."""
     reasons = {**REASONS, **NO_TFLITE}

@@ -12,8 +12,11 @@ from written_models import (
     FEATURES,
     MASK_VALUE,
     STEPS,
+    TOLERANCE,
+    assert_right,
     filled,
     largest_difference,
+    of_sequences,
     predicted,
     sequences,
     with_holes,
@@ -30,7 +33,6 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 from rnnconvert.exports import torch_module
 
-TOLERANCE = 3e-6
 layers = keras.layers
 
 
@@ -40,14 +42,6 @@ def assert_same(model, arrays, path, **options):
     scale = max(1.0, *(float(np.abs(values).max()) for values in expected))
     assert largest_difference(expected, run(arrays)) < TOLERANCE * scale
     return done
-
-
-def of_sequences(*stack, steps=STEPS, features=FEATURES):
-    x = keras.Input((steps, features))
-    y = x
-    for layer in stack:
-        y = layer(y)
-    return keras.Model(x, y)
 
 
 # --- recurrent layers -----------------------------------------------------------------------
@@ -89,7 +83,7 @@ def test_recurrent_layers(name, tmp_path):
     model = filled(keras.Model([x, masked], outputs))
     done, run = written(torch_module, model, tmp_path / "model.safetensors")
     arrays = [sequences(4, 7), with_holes(sequences(4, seed=5))]
-    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+    assert_right(run, model, arrays)
     assert done.native == 8 * NATIVE.get(name, 0)
     assert len(done.loops) == (0 if name in NATIVE else 8)
     assert len(done.notes) == len(done.loops)
@@ -115,7 +109,7 @@ def test_bidirectional(name, merge, tmp_path):
     model = filled(keras.Model([x, masked], outputs))
     done, run = written(torch_module, model, tmp_path / "model.safetensors")
     arrays = [sequences(4, 7), with_holes(sequences(4, seed=5))]
-    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+    assert_right(run, model, arrays)
     assert done.native == (0 if name == "gru_before" else 6)
 
 
@@ -267,7 +261,7 @@ def test_masks_through_other_layers(tmp_path):
     ids = np.random.default_rng(2).integers(0, 4, (3, STEPS)).astype(np.int32)
     ids[:, 2] = 1
     arrays = [ids, with_holes(sequences(3))]
-    assert largest_difference(predicted(model, arrays), run(arrays)) < TOLERANCE
+    assert_right(run, model, arrays)
 
 
 def test_nested_and_shared_models(tmp_path):

@@ -11,12 +11,10 @@ import numpy as np
 
 def with_random_weights(model: Any, seed: int = 3) -> Any:
     generator = np.random.default_rng(seed)
-    model.set_weights(
-        [
-            generator.normal(0.0, 0.4, weight.shape).astype(weight.dtype) if weight.ndim else weight
-            for weight in model.get_weights()
-        ]
-    )
+    for weight in model.weights:
+        if len(weight.shape):
+            values = generator.normal(0.0, 0.4, weight.shape)
+            weight.assign(np.abs(values) if "variance" in weight.path else values)
     return model
 
 
@@ -84,6 +82,13 @@ def streams() -> Iterator[tuple[str, Any]]:
     yield "functional", keras.Model(x, [layers.Dense(2)(h), y, c])
     inner = sequential(layers.GRU(6, return_sequences=True))
     yield "nested", sequential(layers.Dense(5), inner, layers.LSTM(3))
+    x = keras.Input((None, 5))
+    y = layers.Rescaling(0.5, offset=0.1)(layers.LayerNormalization()(layers.Masking()(x)))
+    y = layers.TimeDistributed(layers.Dense(4, activation="relu"))(y)
+    z = layers.LSTM(4, return_sequences=True, use_cudnn=False)(y)
+    y = layers.Concatenate()([y, layers.Activation("elu")(z)])
+    y = layers.SimpleRNN(3, kernel_regularizer="l2")(layers.BatchNormalization()(y))
+    yield "many_layers", keras.Model(x, layers.LeakyReLU(0.1)(y * 2.0))
     yield (
         "stateful",
         keras.Sequential([keras.Input(batch_shape=(3, None, 5)),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError, UsageError
-from rnnconvert.exports.onnx.emit import DEFAULT_OPSET, OPSETS, convert_function, counts
+from rnnconvert.exports.onnx.emit import DEFAULT_OPSET, convert_function, counts
 from rnnconvert.exports.onnx.markers import marked
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
@@ -27,14 +27,9 @@ def write(source: Source, path: Path, options: ExportOptions) -> Written:
         path: of the file.
 
     Raises:
-        UsageError: an opset that is not supported.
         NotConvertibleError: a part of the model has no ONNX form.
     """
     opset = options.opset or DEFAULT_OPSET
-    if opset not in OPSETS:
-        raise UsageError(f"--opset {opset}: expected {OPSETS[0]} to {OPSETS[-1]}")
-    if options.quantize != "none":
-        raise UsageError("--quantize dynamic is for TFLite")
     if source.is_graph:
         from rnnconvert.exports.onnx.graphs import write_graph
 

@@ -15,8 +15,6 @@ from rnnconvert.exports.onnx.markers import MARKER
 from rnnconvert.exports.onnx.operators import LOOPS, OPERATORS, Recurrent
 
 DEFAULT_OPSET = 17
-OPSETS = range(13, 19)
-"""From the first that has all that tf2onnx makes of a mask, to the last that it knows."""
 
 
 def convert_function(

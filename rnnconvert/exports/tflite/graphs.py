@@ -12,11 +12,13 @@ from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
 from rnnconvert.exports.tflite.conversion import converted_saved_model
 from rnnconvert.exports.tflite.flatfile import LSTM, operators_of
+from rnnconvert.exports.tflite.recurrent import MOST_UNROLLED
 from rnnconvert.exports.tflite.running import runtime_of
 from rnnconvert.exports.written import Written
 from rnnconvert.graphs import lowering
 from rnnconvert.graphs.convert import lower
 from rnnconvert.graphs.inspect import require_tensorflow
+from rnnconvert.graphs.ops import FORWARD
 from rnnconvert.kinds import Kind
 from rnnconvert.publish import scratch_directory, temporary_directory
 from rnnconvert.verification.frameworks import native_stderr_closed
@@ -26,7 +28,7 @@ def write_tflite_graph(source: Source, path: Path, options: ExportOptions) -> Wr
     """Write one signature of a SavedModel, or a frozen graph.
 
     Raises:
-        UsageError: the number of time steps is not given.
+        UsageError: the number of time steps is not given, or too large.
         NotConvertibleError: TFLite has no operator for something in it, or it may do harm when it
             is loaded.
     """
@@ -40,6 +42,11 @@ def write_tflite_graph(source: Source, path: Path, options: ExportOptions) -> Wr
         raise UsageError(
             "cuDNN operators of a graph are unrolled for TFLite: give the number of time steps by "
             "--timesteps"
+        )
+    if planned.lowered and steps is not None and steps > MOST_UNROLLED:
+        raise UsageError(
+            f"--timesteps {steps}: cuDNN operators of a graph are unrolled for TFLite, for at most "
+            f"{MOST_UNROLLED} steps; --to onnx takes any number"
         )
     with temporary_directory(scratch_directory()) as work:
         place = source.original
@@ -56,7 +63,7 @@ def write_tflite_graph(source: Source, path: Path, options: ExportOptions) -> Wr
         runtime=runtime_of(counts),
         files=(path.name,),
         operators={LSTM: 0, "WHILE": 0, **counts},
-        loops=tuple(f"{op.name}: unrolled" for op in planned.lowered),
+        loops=tuple(f"{op.name}: unrolled" for op in planned.lowered if op.op in FORWARD),
         inputs=inputs,
         outputs=outputs,
         timesteps=steps if planned.lowered else None,

@@ -1,20 +1,28 @@
-"""Recurrent layers as TensorFlow ops that TFLite has: unrolled steps, or its own LSTM operator.
+"""Recurrent layers as TensorFlow ops that TFLite has: steps of plain ops, or its own LSTM operator.
 
 Keras' loop becomes `TensorListReserve` in a TFLite conversion, which needs a batch size. Here each
-time step is a few plain ops; the inputs' part of all steps is one matrix product.
+time step is a few plain ops; the inputs' part of all steps is one matrix product. Up to 128 steps
+are written one after the other, which every delegate of TFLite takes; more of them as a loop over
+blocks of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rnnconvert.errors import NotConvertibleError
+from rnnconvert.exports.tflite.blocks import block_size, run_in_blocks
+from rnnconvert.exports.tflite.cells import States, Steps, steps_of
 
-States = Any
-"""Nested lists of tensors, as Keras has them for a cell."""
+UNROLLED = 128
+"""The most steps of a layer that are written one after the other, where a loop can be."""
+MOST_UNROLLED = 1000
+"""The most steps where a loop can't be. For one layer the converter then takes about a minute and
+1 GB more."""
 
 
 @dataclass
@@ -24,12 +32,12 @@ class Forms:
     Attributes:
         batch: the batch size, where it is fixed: TFLite's LSTM operator needs one.
         fused: names of the layers that became the operator.
-        unrolled: names of the others; once for each call.
+        loops: of the others, the name and what was written; once for each call.
     """
 
     batch: int | None
     fused: list[str] = field(default_factory=list)
-    unrolled: list[str] = field(default_factory=list)
+    loops: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -67,16 +75,14 @@ def _replaced_call(layer: Any, forms: Forms) -> Iterator[None]:
     import keras
 
     own = (keras.layers.LSTM, keras.layers.GRU, keras.layers.SimpleRNN, keras.layers.RNN)
-    steps = _steps_of(layer.cell) if type(layer) in own else None
-    before = layer.unroll
-    if steps is None:  # Keras' own step, unrolled
-        layer.unroll = True
-        forms.unrolled.append(layer.name)
-        try:
-            yield
-        finally:
-            layer.unroll = before
-        return
+    steps = steps_of(layer.cell) if type(layer) in own else None
+    unroll, keras_call = layer.unroll, layer.call
+
+    def by_keras(sequences: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keras' own step, unrolled."""
+        _require_few_steps(layer, sequences.shape[1])
+        forms.loops.append(f"{layer.name}: unrolled")
+        return keras_call(sequences, *args, **kwargs)
 
     def call(
         sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False
@@ -84,38 +90,38 @@ def _replaced_call(layer: Any, forms: Forms) -> Iterator[None]:
         if mask is None and initial_state is None and forms.batch and can_fuse(layer):
             forms.fused.append(layer.name)
             return _fused_lstm(layer, sequences, forms.batch)
-        forms.unrolled.append(layer.name)
-        return _unrolled(layer, steps(), sequences, initial_state, mask)
+        assert steps is not None
+        return _computed(layer, steps(), sequences, initial_state, mask, forms)
 
-    object.__setattr__(layer, "call", call)
+    object.__setattr__(layer, "call", by_keras if steps is None else call)
+    layer.unroll = steps is None
     try:
         yield
     finally:
         object.__delattr__(layer, "call")
+        layer.unroll = unroll
 
 
-# --- unrolled -------------------------------------------------------------------------------
+def _require_few_steps(layer: Any, length: int | None) -> None:
+    if length is not None and length > MOST_UNROLLED:
+        raise NotConvertibleError(
+            f"the layer {layer.name} ({type(layer).__name__}) gets {length} steps, and is unrolled "
+            f"for TFLite, for at most {MOST_UNROLLED}: give fewer by --timesteps, or --to onnx"
+        )
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """A cell, cut in two.
-
-    Attributes:
-        project: inputs (rows, features) to what `step` takes of them: for all steps at once.
-        step: projected inputs (batch, ...) and states to the output and the next states.
-    """
-
-    project: Callable[[Any], Any]
-    step: Callable[[Any, States], tuple[Any, States]]
+# --- by steps -------------------------------------------------------------------------------
 
 
-def _unrolled(layer: Any, steps: _Steps, sequences: Any, initial_state: States, mask: Any) -> Any:
-    """What Keras' `RNN.call` gives, without a loop."""
+def _computed(
+    layer: Any, steps: Steps, sequences: Any, initial_state: States, mask: Any, forms: Forms
+) -> Any:
+    """What Keras' `RNN.call` gives."""
     import keras
     import tensorflow as tf
 
-    if sequences.shape[1] is None:
+    length = sequences.shape[1]
+    if length is None:
         raise NotConvertibleError(
             f"the layer {layer.name} gets sequences of unknown length: give it by --timesteps"
         )
@@ -124,36 +130,46 @@ def _unrolled(layer: Any, steps: _Steps, sequences: Any, initial_state: States, 
     if not keras.tree.is_nested(initial_state):
         initial_state = [initial_state]
     states = keras.tree.map_structure(tf.convert_to_tensor, list(initial_state))
-    outputs, states = _loop(layer, steps, sequences, states, mask)
-    output = tf.stack(outputs, axis=1) if layer.return_sequences else outputs[-1]
+    kept = None if mask is None else keras.tree.flatten(mask)[0]
+    if layer.go_backwards:
+        sequences = tf.reverse(sequences, [1])
+        kept = None if kept is None else tf.reverse(kept, [1])
+    zeros = tf.zeros((tf.shape(sequences)[0], layer.cell.output_size))
+    run = partial(_run, steps, zeros if layer.zero_output_for_mask else None)
+    if length <= UNROLLED:
+        forms.loops.append(f"{layer.name}: unrolled")
+        found, states = run(sequences, kept, zeros, states)
+        output = tf.stack(found, axis=1) if layer.return_sequences else found[-1]
+    else:
+        size = block_size(length)
+        forms.loops.append(f"{layer.name}: a WHILE over blocks of {size} of its {length} steps")
+        outputs, last, states = run_in_blocks(
+            run, sequences, kept, zeros, states, size, layer.return_sequences
+        )
+        output = outputs if layer.return_sequences else last
     return (output, *states) if layer.return_state else output
 
 
-def _loop(
-    layer: Any, steps: _Steps, sequences: Any, states: States, mask: Any
+def _run(
+    steps: Steps, repeated: Any, sequences: Any, mask: Any, output: Any, states: States
 ) -> tuple[list[Any], States]:
-    """Outputs step by step in the order of computation, and the last states.
+    """Step after step, without a loop; see `blocks.Run`.
 
-    Masked steps keep the states, and repeat the last output or give zeros, as the layer says.
+    Masked steps keep the states, and give `repeated`, or where that is None the output before.
     """
     import keras
     import tensorflow as tf
 
-    inputs = _per_step(steps.project, sequences)
-    masks = None if mask is None else tf.unstack(keras.tree.flatten(mask)[0], axis=1)
-    order = range(len(inputs))
-    outputs: list[Any] = []
-    previous = None
-    for place in reversed(order) if layer.go_backwards else order:
-        output, new = steps.step(inputs[place], states)
+    masks = None if mask is None else tf.unstack(mask, axis=1)
+    outputs = []
+    for place, inputs in enumerate(_per_step(steps.project, sequences)):
+        found, new = steps.step(inputs, states)
         if masks is not None:
             keep = masks[place][:, None]
-            if previous is None or layer.zero_output_for_mask:
-                previous = tf.zeros_like(output)
-            output = tf.where(keep, output, previous)
+            found = tf.where(keep, found, output if repeated is None else repeated)
             new = keras.tree.map_structure(lambda a, b, k=keep: tf.where(k, a, b), new, states)
-        outputs.append(output)
-        previous, states = output, new
+        outputs.append(found)
+        output, states = found, new
     return outputs, states
 
 
@@ -166,108 +182,6 @@ def _per_step(project: Callable[[Any], Any], sequences: Any) -> list[Any]:
     shape = (-1 if batch is None else batch, length, rows.shape[-1])
     steps: list[Any] = tf.unstack(tf.reshape(rows, shape), axis=1)
     return steps
-
-
-def _steps_of(cell: Any) -> Callable[[], _Steps] | None:
-    """How to cut a cell (its weights are read when it is called); None for others than Keras'."""
-    import keras
-
-    cutters = {
-        keras.layers.LSTMCell: _lstm,
-        keras.layers.GRUCell: _gru,
-        keras.layers.SimpleRNNCell: _simple,
-    }
-    if type(cell) is keras.layers.StackedRNNCells:
-        cells = [_steps_of(each) for each in cell.cells]
-        found = [each for each in cells if each is not None]
-        return (lambda: _stacked([each() for each in found])) if len(found) == len(cells) else None
-    cut = cutters.get(type(cell))
-    return None if cut is None else lambda: cut(cell)
-
-
-def _stacked(cells: Sequence[_Steps]) -> _Steps:
-    def step(inputs: Any, states: States) -> tuple[Any, States]:
-        new = []
-        for cell, state in zip(cells, states, strict=True):
-            inputs, after = cell.step(cell.project(inputs), list(state))
-            new.append(after)
-        return inputs, new
-
-    return _Steps(lambda rows: rows, step)
-
-
-def _affine(kernel: Any, bias: Any) -> Callable[[Any], Any]:
-    import tensorflow as tf
-
-    return lambda rows: tf.matmul(rows, kernel) if bias is None else tf.matmul(rows, kernel) + bias
-
-
-def _lstm(cell: Any) -> _Steps:
-    """Gates in the order i, f, o, c: one sigmoid for three."""
-    import tensorflow as tf
-
-    def reordered(value: Any) -> Any:
-        i, f, c, o = tf.split(tf.convert_to_tensor(value), 4, axis=-1)
-        return tf.concat([i, f, o, c], axis=-1)
-
-    units = cell.units
-    kernel, recurrent = reordered(cell.kernel), reordered(cell.recurrent_kernel)
-
-    def step(inputs: Any, states: States) -> tuple[Any, States]:
-        hidden, carry = states
-        both = inputs + tf.matmul(hidden, recurrent)
-        i, f, o = tf.split(cell.recurrent_activation(both[:, : 3 * units]), 3, axis=1)
-        carry = f * carry + i * cell.activation(both[:, 3 * units :])
-        hidden = o * cell.activation(carry)
-        return hidden, [hidden, carry]
-
-    return _Steps(_affine(kernel, reordered(cell.bias) if cell.use_bias else None), step)
-
-
-def _gru(cell: Any) -> _Steps:
-    """Gates in Keras' order z, r, n; the reset gate before or after the matrix product."""
-    import tensorflow as tf
-
-    units = cell.units
-    gates = 2 * units
-    recurrent = tf.convert_to_tensor(cell.recurrent_kernel)
-    bias = tf.convert_to_tensor(cell.bias) if cell.use_bias else None
-    after = bias[1] if bias is not None and cell.reset_after else None
-    product = _affine(recurrent, after)
-
-    def reset_after(inputs: Any, hidden: Any) -> tuple[Any, Any]:
-        of_state = product(hidden)
-        both = cell.recurrent_activation(inputs[:, :gates] + of_state[:, :gates])
-        z, r = tf.split(both, 2, axis=1)
-        return z, inputs[:, gates:] + r * of_state[:, gates:]
-
-    def reset_before(inputs: Any, hidden: Any) -> tuple[Any, Any]:
-        of_state = tf.matmul(hidden, recurrent[:, :gates])
-        z, r = tf.split(cell.recurrent_activation(inputs[:, :gates] + of_state), 2, axis=1)
-        return z, inputs[:, gates:] + tf.matmul(r * hidden, recurrent[:, gates:])
-
-    def step(inputs: Any, states: States) -> tuple[Any, States]:
-        [hidden] = states
-        z, candidate = (reset_after if cell.reset_after else reset_before)(inputs, hidden)
-        new = cell.activation(candidate)
-        hidden = new + z * (hidden - new)
-        return hidden, [hidden]
-
-    first = bias[0] if bias is not None and cell.reset_after else bias
-    return _Steps(_affine(tf.convert_to_tensor(cell.kernel), first), step)
-
-
-def _simple(cell: Any) -> _Steps:
-    import tensorflow as tf
-
-    recurrent = tf.convert_to_tensor(cell.recurrent_kernel)
-    bias = tf.convert_to_tensor(cell.bias) if cell.use_bias else None
-
-    def step(inputs: Any, states: States) -> tuple[Any, States]:
-        hidden = cell.activation(inputs + tf.matmul(states[0], recurrent))
-        return hidden, [hidden]
-
-    return _Steps(_affine(tf.convert_to_tensor(cell.kernel), bias), step)
 
 
 # --- TFLite's own LSTM operator -------------------------------------------------------------

@@ -53,7 +53,7 @@ def write_tflite(source: Source, path: Path, options: ExportOptions) -> Written:
         files=(path.name,),
         operators={LSTM: 0, "WHILE": 0, **counts},
         native=counts.get(LSTM, 0),
-        loops=tuple(f"{name}: unrolled" for name in sorted(set(forms.unrolled))),
+        loops=tuple(sorted(set(forms.loops))),
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         timesteps=_fixed_length(model, specs) if layers else None,

@@ -41,7 +41,8 @@ def write_torch(source: Source, path: Path, options: ExportOptions) -> Written:
     outputs = emit_model(emitter, model, inputs)
     if emitter.problems:
         raise NotConvertibleError(
-            f"no torch form: {'; '.join(emitter.problems)}", problems=tuple(emitter.problems)
+            f"no torch form: {'; '.join(emitter.problems)}",
+            problems=tuple(f"{problem} has no torch form" for problem in emitter.problems),
         )
     dtype = _dtype(emitter.tensors)
     weights, program = path.name, program_of(path)

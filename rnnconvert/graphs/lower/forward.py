@@ -27,7 +27,8 @@ class Sequences:
     def of(cls, lengths: Any | None, steps: Any) -> Sequences:
         if lengths is None:
             return cls(None, None)
-        return cls(lengths, tf.transpose(tf.sequence_mask(lengths, steps))[:, :, tf.newaxis])
+        # Not by a slice with a new axis, for which TFLite has no operator.
+        return cls(lengths, tf.expand_dims(tf.transpose(tf.sequence_mask(lengths, steps)), 2))
 
     def masked(self, x: Any) -> Any:
         """0 after each sequence's end."""

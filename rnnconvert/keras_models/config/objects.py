@@ -13,7 +13,7 @@ from rnnconvert.keras_models.config.builtin import KERAS_LAYERS
 from rnnconvert.keras_models.config.changes import Changes
 from rnnconvert.keras_models.config.tree import Config
 
-_LOWER_CASE = {"Orthogonal": "orthogonal"}
+INITIALIZER_ALIASES = {"Orthogonal": "orthogonal"}
 """Keras 3.0 to 3.3 call the class OrthogonalInitializer, Keras 2 Orthogonal; all know the alias."""
 
 _NOT_IN_KERAS_3 = {
@@ -72,8 +72,8 @@ def _repair_layer_as_activation(path: str, value: Any, changes: Changes) -> None
 
 def _repair_initializer(path: str, value: Config, target: str, changes: Changes) -> None:
     name = value.get("class_name")
-    if name in _LOWER_CASE:
-        changes.put(path, value, "class_name", _LOWER_CASE[name])
+    if name in INITIALIZER_ALIASES:
+        changes.put(path, value, "class_name", INITIALIZER_ALIASES[name])
     inner = value.get("config")
     if isinstance(inner, dict):
         changes.drop(path, inner, "dtype")

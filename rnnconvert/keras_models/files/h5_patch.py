@@ -120,6 +120,7 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         results = side_by_side(
             (piece for _, piece in work),
             lambda count: tell("writing", count, len(work), "pieces"),
+            small=sum(each.size for each in streamed) <= TILE,
         )
     if not check:
         return {}

@@ -218,7 +218,8 @@ def _check_pair(
     h = generator.standard_normal((batch, site.units)) * 0.5
     c = generator.standard_normal((batch, site.units)) if site.cell == "lstm" else None
     expected, found = side_by_side(
-        [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)]
+        [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)],
+        small=site.parameters <= _LARGE,
     )
     tolerance = layer_tolerance(site, (*one.edits, *other.edits), old, steps)
     if inputs.asked_tolerance:
