@@ -13,7 +13,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -61,8 +61,9 @@ def on_cluster(
                 index = numbers[future.key]
                 yield index, _result(future)
         finally:
-            client.set_metadata([run], None)  # what still runs is stopped by that
-            client.cancel(futures)
+            with suppress(OSError):  # it is lost
+                client.set_metadata([run], None)  # what still runs is stopped by that
+                client.cancel(futures)
 
 
 def _result(future: Any) -> Any:
@@ -70,6 +71,11 @@ def _result(future: Any) -> Any:
     try:
         return future.result()
     except Exception as error:
+        if future.cancelled():
+            return UnreadableInputError(
+                "not done: the connection to the scheduler was lost; with --report and --resume "
+                "the next run goes on"
+            )
         told = (str(error).splitlines() or [""])[0]
         return UnreadableInputError(f"the cluster gave it up: {type(error).__name__}: {told}")
 
@@ -82,7 +88,8 @@ def _connected(scheduler: str) -> Iterator[Any]:
         raise UsageError(
             'a Dask cluster needs packages that are not installed: pip install "rnnconvert[dask]"'
         ) from error
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for handler in logging.getLogger("distributed").handlers:
+        handler.setLevel(logging.CRITICAL)  # its parts have levels of their own
     try:
         client = distributed.Client(scheduler, timeout=_PATIENCE, set_as_default=False)
     except Exception as error:

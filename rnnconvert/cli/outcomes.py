@@ -117,7 +117,9 @@ def _elsewhere(
         ended = in_workers(work, pairs, min(workers.jobs, len(pairs)), fork=quick)
     for index, outcome in ended:
         if isinstance(outcome, Died):
-            outcome = UnreadableInputError(str(outcome), path=str(pairs[index][0]))
+            outcome = UnreadableInputError(str(outcome))
+        if isinstance(outcome, ConversionError):
+            outcome.path = outcome.path or str(pairs[index][0])
         yield index, outcome
 
 

@@ -33,6 +33,7 @@ _AT_ONCE = 500
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}")
 _PART = re.compile(rf"(.+?)(?:\.index|\.meta|\.data{_SHARD.pattern}|{_SHARD.pattern})?")
 STATE = "checkpoint"
+NOTHING = "no such object, and none below it"
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _objects_of(top: StoreUrl) -> list[StoredObject]:
         if alone is None and not any(_is_of(each.url.name, beginning) for each in found):
             found = []
     if not found:
-        raise UnreadableInputError("no such object, and none below it", path=str(top))
+        raise UnreadableInputError(NOTHING, path=str(top))
     return found
 
 

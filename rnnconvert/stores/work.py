@@ -26,7 +26,7 @@ from rnnconvert.options import Options
 from rnnconvert.publish import scratch_directory, temporary_directory
 from rnnconvert.report import Report
 from rnnconvert.stores.access import StoredObject, exists_error, fetch, list_objects, remove, upload
-from rnnconvert.stores.finding import StoredModel, find_stored
+from rnnconvert.stores.finding import NOTHING, StoredModel, find_stored
 from rnnconvert.stores.translate import errors_renamed, renamed
 from rnnconvert.stores.urls import StoreUrl, place_of
 
@@ -126,6 +126,8 @@ def _fetched(source: StoredModel) -> Iterator[tuple[Path, dict[str, str]]]:
     """
     if source.refused is not None:
         raise UnreadableInputError(source.refused, path=str(source))
+    if not source.objects:
+        raise UnreadableInputError(NOTHING, path=str(source))
     with temporary_directory(scratch_directory().resolve()) as scratch:
         with errors_of(source), last_resort():
             places = [scratch / name for name in source.names]

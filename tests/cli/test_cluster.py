@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -157,17 +158,7 @@ def test_what_is_done_is_told_by_the_scheduler_and_not_done_again(tmp_path, sche
 def test_a_worker_that_is_killed_costs_nothing(tmp_path, scheduler):
     from distributed import Client
 
-    names = [f"{number}.h5" for number in range(6)]
-    (tmp_path / "models").mkdir()
-    for name in names:
-        slow(tmp_path / "models" / name)
-    command = [
-        sys.executable, "-m", "rnnconvert", "cudnn-to-keras", "models", "-o", "out",
-        "--verify", "layers", "--timesteps", "3000", "--engine", "dask", "--scheduler", scheduler,
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
-    running = subprocess.Popen(command, cwd=tmp_path, env=environment, text=True,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    running = convert_six(tmp_path, scheduler)
     with Client(scheduler, set_as_default=False) as client:
         wait(lambda: list(tmp_path.glob("out/*.portable.h5")), running)
         time.sleep(1)  # the next ones are begun
@@ -185,6 +176,42 @@ def test_a_worker_that_is_killed_costs_nothing(tmp_path, scheduler):
     assert done
     assert {path: path.stat() for path in done} == done  # not written a second time
     assert not [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+@pytest.mark.slow
+@pytest.mark.corpus
+def test_a_scheduler_that_is_lost_costs_what_was_not_done(tmp_path):
+    from distributed import Client
+
+    with dask_cluster(tmp_path) as scheduler:
+        running = convert_six(tmp_path, scheduler)
+        wait(lambda: json.loads((tmp_path / "r.json").read_text() or "[]"), running)
+        with Client(scheduler, set_as_default=False) as client:
+            client.shutdown()
+        out, err = running.communicate(timeout=240)
+    assert running.returncode == 3
+    lost = err.count("not done: the connection to the scheduler was lost")
+    assert 0 < lost < 6
+    assert err.count("\n") == lost
+    assert f"6 inputs: {6 - lost} converted, {lost} can't be read" in out
+    reports = json.loads((tmp_path / "r.json").read_text())
+    assert [report["verdict"] for report in reports].count("equivalent") == 6 - lost
+
+
+def convert_six(directory: Path, scheduler: str) -> subprocess.Popen[str]:
+    """The conversion of six models on a cluster, each of which takes some seconds."""
+    (directory / "models").mkdir()
+    for number in range(6):
+        slow(directory / "models" / f"{number}.h5")
+    (directory / "r.json").touch()
+    command = [
+        sys.executable, "-m", "rnnconvert", "cudnn-to-keras", "models", "-o", "out", "--verify",
+        "layers", "--timesteps", "3000", "--engine", "dask", "--scheduler", scheduler,
+        "--report", "r.json",
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    return subprocess.Popen(command, cwd=directory, env=environment, text=True,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
 
 
 def wait(found, running: subprocess.Popen[str], seconds: float = 120) -> None:

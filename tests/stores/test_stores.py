@@ -245,6 +245,10 @@ def test_nothing_of_that_name(cli, store):
     result = cli("inspect", f"{store.top}/nothing/m.h5")
     assert result.code == 3
     assert "no such object, and none below it" in result.err
+    store.put("ckpt-1.notes", b"text")
+    result = cli("inspect", f"{store.top}/ckpt-1")
+    assert result.code == 3
+    assert result.err == f"error: {store.top}/ckpt-1: no such object, and none below it\n"
 
 
 def test_models_of_several_files(cli, store, tmp_path):
