@@ -11,6 +11,7 @@ import pytest
 
 import rnnconvert
 from rnnconvert.errors import NotConvertibleError
+from rnnconvert.keras_models.config import channels_first
 from rnnconvert.keras_models.files import theano
 from rnnconvert.kinds import Kind, kind_of
 
@@ -64,6 +65,25 @@ def test_depthwise_kernels_that_are_turned_are_seen(tmp_path, monkeypatch):
     wrong = [place for place, gap in enumerate(differences(tmp_path / "out.h5", "convolutions"))
              if gap > 1e-3]  # fmt: skip
     assert wrong == [1, 2, 5]
+
+
+def test_rows_and_columns_that_are_exchanged_are_seen(tmp_path, monkeypatch):
+    """A Permute on each side that brings the channels last and the picture on its side."""
+    right = channels_first._permute
+
+    def turned(entry, inner, side):
+        made = right(entry, inner, side)
+        if made["config"].get("dims") in ([2, 3, 1], [3, 1, 2]):
+            made["config"]["dims"] = [3, 2, 1]
+        return made
+
+    monkeypatch.setattr(channels_first, "_permute", turned)
+    rnnconvert.convert(FOLDER / "convolutions" / "model.h5", tmp_path / "out.h5", verify="weights")
+    keras.backend.clear_session()
+    model = keras.models.load_model(tmp_path / "out.h5")
+    with np.load(FOLDER / "convolutions" / "data.npz") as data:
+        found = keras.ops.convert_to_numpy(model(data["x0"], training=False)[0])
+        assert found.shape != data["y0"].shape
 
 
 def changed(tmp_path: Path, change) -> Path:
