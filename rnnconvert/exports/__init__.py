@@ -74,12 +74,11 @@ def _export(
     from rnnconvert.exports.streaming import with_states
 
     general = options.general
-    info = FileInfo.of(path, kind.value, with_hash=general.hashes)
     with (
         temporary_directory(scratch_directory()) as work,
         open_sources(path, kind, target, options, work) as sources,
     ):
-        report = _first_report(info, kind, sources.report, sources.notes)
+        report = _first_report(path, kind, sources.report, sources.notes, general.hashes)
         targets = _output_paths(path, output, target, sources.models)
         written: list[Any] = []
         levels: list[LevelResult] = []
@@ -106,8 +105,13 @@ def _export(
     return replace(report, output=result)
 
 
-def _first_report(info: FileInfo, kind: Kind, before: Report, notes: Sequence[str]) -> Report:
+def _first_report(
+    path: Path, kind: Kind, before: Report, notes: Sequence[str], with_hash: bool
+) -> Report:
     """What the conversion that went before found, as the beginning of the export's own report."""
+    info = before.input  # of a checkpoint, which may be given by its prefix: all of its files
+    if kind not in STACKS:
+        info = FileInfo.of(path, kind.value, with_hash=with_hash)
     asked = LevelResult.nothing_to_run("nothing was converted before the export")
     converted = before.command != "export" and before.verdict != "nothing-to-convert"
     container = info.container if kind is Kind.KERAS_WEIGHTS else before.input.container

@@ -22,9 +22,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FIXTURES = ROOT / "fixtures"
-OWN_TESTS = {"deploy.md": ROOT / "tests/commands/test_converters.py"}
-"""Pages whose recipes have tests of their own, with the outputs compared."""
-PAGES = sorted(page for page in DOCS.glob("*.md") if page.name not in OWN_TESTS)
+PAGES = sorted(DOCS.glob("*.md"))
 pytestmark = [pytest.mark.corpus, pytest.mark.slow]
 
 _BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n+)?^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -73,6 +71,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copy(FIXTURES / f"keras/k224/{name}/model.h5", f"models/{name}.h5")
     shutil.copy("model.h5", "models/a.h5")
     shutil.copy("model.h5", "a.h5")
+    shutil.copy("models/seq_gru.h5", "stream.h5")
     shutil.copy("models/seq_gru.h5", "b.h5")
     Path("c.h5").write_bytes(Path("model.h5").read_bytes()[:4000])
     return tmp_path
@@ -112,7 +111,6 @@ def test_what_is_not_run_is_little_and_has_a_reason():
                for text in re.findall(r"<!-- not run: (.*?) -->", page.read_text())]  # fmt: skip
     assert len(reasons) == sum(not block.is_run for block in found)
     assert all(len(reason.split()) > 2 for reason in reasons)
-    assert all(path.is_file() for path in OWN_TESTS.values())
 
 
 def test_the_notebook_runs():

@@ -265,6 +265,16 @@ def test_a_checkpoint_and_weights_alone(tmp_path):
     assert "Loop" not in set().union(*(operators(f) for f in (tmp_path / "layers").glob("*.onnx")))
 
 
+@pytest.mark.parametrize("name", ["", "model.ckpt", "model.ckpt.index"])
+def test_a_checkpoint_by_its_directory_prefix_or_index(name, tmp_path):
+    folder = ROOT / "fixtures/checkpoints/tf115/cudnn_lstm"
+    report = rnnconvert.export(folder / name, tmp_path / "model.onnx")
+    assert report.proved == "model"
+    assert report.input.path == str(folder / name)
+    size = sum(file.stat().st_size for file in folder.glob("model.ckpt.*"))
+    assert report.input.bytes == size
+
+
 def test_both_directions_of_each_layer_of_a_weights_only_file(tmp_path):
     """A `.weights.h5` has the backward one first; the layers in a row give what torch gave."""
     source = ROOT / "fixtures/keras_zip/tf215/bi/new.weights.h5"

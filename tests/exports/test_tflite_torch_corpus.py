@@ -1,11 +1,20 @@
-"""Every model at hand to TFLite and to torch, or a reason: a sweep."""
+"""Every case at hand to TFLite and to torch, or a reason: a sweep."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from models import FURTHER, OWN, REAL, SHARED
+from export_cases import (
+    CHECKPOINTS,
+    FOLDERS,
+    FURTHER_CASES,
+    KERAS_1,
+    OWN_CASES,
+    REASONS,
+    name_of,
+)
+from models import REAL
 
 import rnnconvert
 from rnnconvert.errors import ConversionError
@@ -14,35 +23,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.corpus]
 for name in ("tensorflow", "keras", "ai_edge_litert", "torch", "safetensors"):
     pytest.importorskip(name, reason=f"{name} is not installed")
 
-FIXTURES = Path(__file__).parents[2] / "fixtures"
-CHECKPOINTS = sorted(path for path in (FIXTURES / "checkpoints").glob("tf115/*") if path.is_dir())
-FOLDERS = sorted(path for path in (SHARED / "real-models").glob("*") if path.is_dir())
-KERAS1 = sorted((FIXTURES / "keras1").glob("tensorflow/*/model.h5"))
-MODELS = [model.path for model in OWN if "k224" in model.name]
-FEW = [path for path in MODELS if path.parent.name in ("bi", "embed_bi", "encdec", "plain_masked",
-       "plain_nested", "plain_rnn_cells", "stateful", "td_model", "return_state")]  # fmt: skip
+FEW = frozenset(
+    "bi embed_bi encdec plain_masked plain_nested plain_rnn_cells stateful td_model "
+    "return_state".split()
+)
 """For TFLite, whose conversion takes seconds."""
-REASONS = {
-    "cudnn_gru_raw": "give --cell",
-    "cudnn_lstm_disagree": "disagree",
-    "layer_norm_lstm": "normalises its gates",
-    "lstm_peephole": "peepholes",
-    "lstm_projection": "projection",
-    "calamari_index_only": "is missing",
-    "dtln_lambda_savedmodel": "Lambda",
-    "lam": "Lambda",
-    "plain_lam": "Lambda",
-}
+FEW_CASES = [path for path in OWN_CASES if name_of(path) in FEW]
 NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D",
             "channels_first": "ZeroPadding2D: channels_first"}  # fmt: skip
 NO_TFLITE = {"half": "float16", "double": "float64", "cudnn_lstm_half": "float16",
              "cudnn_gru_double": "float64",
              "dtln_lambda_savedmodel": "no builtin operator"}  # fmt: skip
-
-
-def name_of(path: Path) -> str:
-    generic = ("model", "model.h5", "full.h5", "model.keras")
-    return path.parent.name if path.name in generic else path.name
 
 
 def swept(path: Path, to: str, folder: Path, reasons: dict[str, str], **options: int) -> None:
@@ -66,20 +57,23 @@ def ids(path: Path) -> str:
 
 @pytest.mark.parametrize(
     "path",
-    [*REAL, *FOLDERS, *CHECKPOINTS, *KERAS1, *MODELS, *(model.path for model in FURTHER)],
+    [*REAL, *FOLDERS, *CHECKPOINTS[::3], *KERAS_1[:2], *OWN_CASES, *FURTHER_CASES],
     ids=ids,
 )
 def test_to_torch_or_a_reason(path, tmp_path):
     swept(path, "torch", tmp_path / "out", {**REASONS, **NO_TORCH})
 
 
-@pytest.mark.parametrize("path", [*REAL, *FOLDERS, *CHECKPOINTS[::6], *KERAS1[:2], *FEW], ids=ids)
+@pytest.mark.parametrize(
+    "path", [*REAL, *FOLDERS, *CHECKPOINTS[::6], *KERAS_1[:2], *FEW_CASES], ids=ids
+)
 def test_to_tflite_or_a_reason(path, tmp_path):
-    """For its own number of steps, or six."""
+    """For its own number of steps, or six; real models for one sequence, LSTMs as one operator."""
     reasons = {**REASONS, **NO_TFLITE}
+    options = {"batch": 1} if path in REAL else {}
     try:
-        swept(path, "tflite", tmp_path / "out", reasons)
+        swept(path, "tflite", tmp_path / "out", reasons, **options)
     except rnnconvert.UsageError as error:
         if "--timesteps" not in str(error):
             raise
-        swept(path, "tflite", tmp_path / "again", reasons, timesteps=6)
+        swept(path, "tflite", tmp_path / "again", reasons, timesteps=6, **options)

@@ -19,12 +19,12 @@ LSTM = "UNIDIRECTIONAL_SEQUENCE_LSTM"
 def operators_of(content: bytes) -> dict[str, int]:
     """Type to count, over all subgraphs; TensorFlow's own ones as e.g. "FlexErf"."""
     schema = _schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    model = schema.Model.GetRootAsModel(content, 0)
     names = _names(schema, model)
     count = Counter(
-        names[operator.opcodeIndex]
-        for subgraph in model.subgraphs
-        for operator in subgraph.operators or []
+        names[subgraph.Operators(place).OpcodeIndex()]
+        for subgraph in _subgraphs(model)
+        for place in range(subgraph.OperatorsLength())
     )
     return dict(sorted(count.items()))
 
@@ -32,12 +32,16 @@ def operators_of(content: bytes) -> dict[str, int]:
 def int8_values(content: bytes) -> int:
     """How many weights are stored as int8."""
     schema = _schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
+    model = schema.Model.GetRootAsModel(content, 0)
+    tensors = (
+        subgraph.Tensors(place)
+        for subgraph in _subgraphs(model)
+        for place in range(subgraph.TensorsLength())
+    )
     return sum(
-        len(model.buffers[tensor.buffer].data)
-        for subgraph in model.subgraphs
-        for tensor in subgraph.tensors
-        if tensor.type == schema.TensorType.INT8 and model.buffers[tensor.buffer].data is not None
+        int(model.Buffers(tensor.Buffer()).DataLength())
+        for tensor in tensors
+        if tensor.Type() == schema.TensorType.INT8
     )
 
 
@@ -46,10 +50,11 @@ def start_with_zeros(content: bytes) -> bytes:
     import flatbuffers
 
     schema = _schema()
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAsModel(content, 0))
-    names = _names(schema, model)
+    root = schema.Model.GetRootAsModel(content, 0)
+    names = _names(schema, root)
     if LSTM not in names:
         return content
+    model = schema.ModelT.InitFromObj(root)
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FILL
     code.version = 1
@@ -98,6 +103,10 @@ def _constant(schema: Any, model: Any, subgraph: Any, value: Any, dtype: int) ->
     return len(subgraph.tensors) - 1
 
 
+def _subgraphs(model: Any) -> list[Any]:
+    return [model.Subgraphs(place) for place in range(model.SubgraphsLength())]
+
+
 def _names(schema: Any, model: Any) -> list[str]:
     """Of each operator code of the model."""
     by_number = {
@@ -105,15 +114,16 @@ def _names(schema: Any, model: Any) -> list[str]:
         for name, number in vars(schema.BuiltinOperator).items()
         if isinstance(number, int)
     }
+    codes = [model.OperatorCodes(place) for place in range(model.OperatorCodesLength())]
     return [
-        code.customCode.decode() if code.customCode else by_number[_number(code)]
-        for code in model.operatorCodes
+        code.CustomCode().decode() if code.CustomCode() else by_number[_number(code)]
+        for code in codes
     ]
 
 
 def _number(code: Any) -> int:
     """Old files have the small numbers in a field of their own."""
-    return max(int(code.builtinCode), int(code.deprecatedBuiltinCode))
+    return max(int(code.BuiltinCode()), int(code.DeprecatedBuiltinCode()))
 
 
 def _schema() -> Any:

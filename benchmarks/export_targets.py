@@ -1,10 +1,10 @@
-"""Size and latency of exported TFLite files and torch modules, beside Keras, on the CPU.
+"""Size and latency of one model in each target of `export`, beside Keras, on the CPU.
 
-    python benchmarks/export_tflite_torch.py [--steps 100] [--runs 60]
+    python benchmarks/export_targets.py [--steps 100] [--runs 60]
 
 One sequence at a time, random weights. Times are the processor's, of all threads, which other work
-on the machine disturbs least; each is the median of the runs, which take turns. torch uses one
-thread, LiteRT as many as it does by default.
+on the machine disturbs least; each is the median of the runs, which take turns. onnxruntime
+and torch use one thread, LiteRT as many as it does by default.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ SHAPES = {
     "Masking, LSTM(128)": lambda x: keras.layers.LSTM(128)(keras.layers.Masking(9.0)(x)),
 }
 EXPORTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ONNX": (".onnx", {}),
     "TFLite": (".tflite", {}),
     "TFLite, `--batch 1`": (".tflite", {"batch": 1}),
     "TFLite, `--quantize dynamic`": (".tflite", {"quantize": "dynamic"}),
     "torch": (".safetensors", {}),
 }
-RECURRENT = ("UNIDIRECTIONAL_SEQUENCE_LSTM", "WHILE", "nn.LSTM", "nn.GRU")
+RECURRENT = ("LSTM", "GRU", "Loop", "UNIDIRECTIONAL_SEQUENCE_LSTM", "WHILE", "nn.LSTM", "nn.GRU")
 
 
 def model_of(shape: str, steps: int) -> Any:
@@ -50,6 +51,16 @@ def model_of(shape: str, steps: int) -> Any:
     for variable in model.variables:
         variable.assign(generator.normal(0, 0.1, variable.shape))
     return model
+
+
+def onnx_call(path: Path, x: Any) -> Callable[[], Any]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: x})
 
 
 def tflite_call(path: Path, x: Any) -> Callable[[], Any]:
@@ -67,6 +78,9 @@ def torch_call(path: Path, x: Any) -> Callable[[], Any]:
     torch.set_num_threads(1)
     run = run_torch(path)
     return lambda: run([x])
+
+
+CALLS = {".onnx": onnx_call, ".tflite": tflite_call, ".safetensors": torch_call}
 
 
 def milliseconds(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, float]:
@@ -96,7 +110,7 @@ def measure(shape: str, steps: int, runs: int, folder: Path) -> None:
         what = ", ".join(f"{count} {key}" for key, count in native.items()) or "unrolled"
         largest = report.model_level[0].max_abs
         told[name] = (path.stat().st_size, what, float("nan") if largest is None else largest)
-        calls[name] = (tflite_call if extension == ".tflite" else torch_call)(path, x)
+        calls[name] = CALLS[extension](path, x)
     medians = milliseconds(calls, runs)
     weights = 4 * model.count_params()
     print(f"| {shape} | Keras `predict_on_batch` | | {weights:,} | {medians['Keras']:.2f} ms | |")
