@@ -199,3 +199,16 @@ def test_no_archive_is_unpacked_by_its_own_names():
 def test_strangers_bytes_are_opened_in_one_place(call):
     callers = {name for name, function in CALLED if function == call}
     assert callers == ({CALLS[call]} if CALLS[call] else set())
+
+
+def test_no_two_public_functions_or_classes_of_one_name():
+    """What is searched for is found once. Each target of an export has the same functions."""
+    places: dict[str, list[str]] = {}
+    for name, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    of_targets = {"write", "runner", "runtime"}
+    assert not {name: found for name, found in places.items()
+                if len(found) > 1 and name not in of_targets}  # fmt: skip
+    assert all(found.startswith("exports.") for name in of_targets for found in places[name])

@@ -20,7 +20,7 @@ from rnnconvert.stores.urls import StoreUrl, place_of
 
 if TYPE_CHECKING:
     from rnnconvert.cli.ci import CiFiles
-    from rnnconvert.commands.folder import Found, FoundModel
+    from rnnconvert.commands.folder import FoundModel, FoundModels
     from rnnconvert.options import Options
     from rnnconvert.outputs import Footprint
     from rnnconvert.report import Report
@@ -74,7 +74,7 @@ def _convert(
     pairs: Sequence[Pair],
     workers: Workers,
     options: Options,
-    found: Found,
+    found: FoundModels,
     *,
     resume: bool,
 ) -> int:

@@ -46,7 +46,7 @@ class FoundModel:
 
 
 @dataclass
-class Found:
+class FoundModels:
     """What a walk finds.
 
     Attributes:
@@ -62,7 +62,7 @@ class Found:
     links: int = 0
     excluded: int = 0
 
-    def add(self, other: Found) -> None:
+    def add(self, other: FoundModels) -> None:
         """Take over what another walk found."""
         self.models += other.models
         self.is_folder = self.is_folder or other.is_folder
@@ -104,7 +104,7 @@ def _fits(path: PurePath, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
-def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = None) -> Found:
+def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = None) -> FoundModels:
     """The models that some paths stand for.
 
     Args:
@@ -114,12 +114,12 @@ def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = Non
 
     A path that is neither is kept as it is: who opens it, says why.
     """
-    found = Found()
+    found = FoundModels()
     for path in paths:
         if not os.path.isdir(path) or is_saved_model(path):  # takes names that are too long
             found.models.append(FoundModel(path))
             continue
-        inside = Found()
+        inside = FoundModels()
         _walk(path, path, wanted, output, inside)
         if _is_one_model(path, inside) or not (inside.models or inside.excluded):
             found.models.append(FoundModel(path))
@@ -131,7 +131,7 @@ def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = Non
     return found
 
 
-def _is_one_model(directory: Path, inside: Found) -> bool:
+def _is_one_model(directory: Path, inside: FoundModels) -> bool:
     """Whether all that a directory holds is one checkpoint, with or without its state file."""
     if len(inside.models) != 1:
         return False
@@ -146,7 +146,9 @@ def _is_one_model(directory: Path, inside: Found) -> bool:
     return False
 
 
-def _walk(top: Path, directory: Path, wanted: Wanted, output: Path | None, found: Found) -> None:
+def _walk(
+    top: Path, directory: Path, wanted: Wanted, output: Path | None, found: FoundModels
+) -> None:
     below = directory.relative_to(top)
     try:
         entries = sorted(directory.iterdir())
@@ -186,7 +188,7 @@ def _stays_in(link: Path, top: Path) -> bool:
     return False
 
 
-def _checkpoint_of(directory: Path, wanted: Wanted, below: Path, found: Found) -> set[Path]:
+def _checkpoint_of(directory: Path, wanted: Wanted, below: Path, found: FoundModels) -> set[Path]:
     """The checkpoint that the directory's state file names, as one model: the directory."""
     from rnnconvert.containers.checkpoint import find_checkpoint
 
@@ -201,7 +203,7 @@ def _checkpoint_of(directory: Path, wanted: Wanted, below: Path, found: Found) -
 
 
 def _look_at(
-    entry: Path, below: Path, place: Path, wanted: Wanted, prefixes: set[Path], found: Found
+    entry: Path, below: Path, place: Path, wanted: Wanted, prefixes: set[Path], found: FoundModels
 ) -> None:
     """Add a file if it is a model; of a checkpoint's files only one, under the prefix."""
     from rnnconvert.containers.checkpoint import find_checkpoint
@@ -231,7 +233,7 @@ def _may_be_checkpoint(entry: Path) -> bool:
     return entry.is_file() and not re.fullmatch(r".*\.data-[0-9]{5}-of-[0-9]{5}", entry.name)
 
 
-def _add(path: Path, below: Path, place: Path, wanted: Wanted, found: Found) -> None:
+def _add(path: Path, below: Path, place: Path, wanted: Wanted, found: FoundModels) -> None:
     if place == Path() or place in wanted:
         found.models.append(FoundModel(path, below))
     else:

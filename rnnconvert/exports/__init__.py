@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rnnconvert.containers.budget import max_bytes
 from rnnconvert.errors import NotConvertibleError, OutputError, UsageError, errors_of, last_resort
 from rnnconvert.exports.options import ExportOptions
-from rnnconvert.exports.targets import Target, target_of
+from rnnconvert.exports.targets import Target, export_target
 from rnnconvert.kinds import Kind, kind_of
 from rnnconvert.outputs import check_output, refuse_overlap
 from rnnconvert.publish import (
@@ -43,7 +43,7 @@ def export_model(path: Path, output: Path, options: ExportOptions) -> Report:
     """
     general = options.general
     with max_bytes(general.max_bytes), errors_of(path), last_resort():
-        target = target_of(output, options.to, stateful_step=options.stateful_step)
+        target = export_target(output, options.to, stateful_step=options.stateful_step)
         options.require_for(target.name)
         if general.device == "gpu":
             raise UsageError("--device gpu: an export is proved on the CPU, where it runs anywhere")

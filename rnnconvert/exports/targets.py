@@ -69,7 +69,7 @@ TARGETS = {
 }  # fmt: skip
 
 
-def target_of(output: Path, to: str | None, *, stateful_step: bool) -> Target:
+def export_target(output: Path, to: str | None, *, stateful_step: bool) -> Target:
     """The target that `--to` or the output's extension names.
 
     Raises:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from rnnconvert.commands.folder import Found, FoundModel, Wanted, find_models
+from rnnconvert.commands.folder import FoundModel, FoundModels, Wanted, find_models
 from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.containers.sniff import is_hdf5, is_zip
 from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError, errors_of
@@ -88,7 +88,7 @@ def refusal(why: str) -> str:
 
 
 @contextmanager
-def find_stored(top: StoreUrl, wanted: Wanted) -> Iterator[Found]:
+def find_stored(top: StoreUrl, wanted: Wanted) -> Iterator[FoundModels]:
     """The models that a URL stands for: itself, or all below it.
 
     Yields:
@@ -121,10 +121,10 @@ def find_stored(top: StoreUrl, wanted: Wanted) -> Iterator[Found]:
         yield found
 
 
-def _find(folder: Path, path: Path, wanted: Wanted) -> Found:
+def _find(folder: Path, path: Path, wanted: Wanted) -> FoundModels:
     """The models of a folder of beginnings; or that one of them."""
     if path == folder and not any(folder.iterdir()):
-        return Found(is_folder=True)
+        return FoundModels(is_folder=True)
     found = find_models([path], wanted)
     if path.is_dir() and not found.is_folder:
         kind_of(path)  # says what is wrong where it is no model
@@ -132,7 +132,7 @@ def _find(folder: Path, path: Path, wanted: Wanted) -> Found:
 
 
 def _give_objects(
-    found: Found, folder: Path, base: StoreUrl, objects: dict[str, StoredObject]
+    found: FoundModels, folder: Path, base: StoreUrl, objects: dict[str, StoredObject]
 ) -> None:
     """Let each model have the objects that it consists of."""
     for number, model in enumerate(found.models):
@@ -145,7 +145,7 @@ def _give_objects(
         found.models[number] = replace(model, stored=stored)
 
 
-def _refuse(found: Found, base: StoreUrl, refused: dict[str, str]) -> None:
+def _refuse(found: FoundModels, base: StoreUrl, refused: dict[str, str]) -> None:
     """Names that are refused as models that can't be read; a SavedModel with all that is in it."""
     for name, why in refused.items():
         url = base.below(name)

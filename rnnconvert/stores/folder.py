@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from rnnconvert.commands.convert import possible_outputs
 from rnnconvert.commands.folder import (
-    Found,
     FoundModel,
+    FoundModels,
     Wanted,
     directory_name,
     find_models,
@@ -30,7 +30,7 @@ Target: TypeAlias = Path | StoreUrl | None
 @contextmanager
 def find_placed(
     places: Sequence[Path | StoreUrl], wanted: Wanted, output: Target = None
-) -> Iterator[Found]:
+) -> Iterator[FoundModels]:
     """`find_models`, where some of the places are URLs.
 
     Raises:
@@ -41,7 +41,7 @@ def find_placed(
         yield find_models([place for place in places if isinstance(place, Path)], wanted, below)
         return
     with ExitStack() as stack:
-        found = Found()
+        found = FoundModels()
         for place in places:
             if isinstance(place, Path):
                 part = find_models([place], wanted, below)
@@ -52,7 +52,7 @@ def find_placed(
 
 
 @contextmanager
-def targets_of(found: Found, output: Target, options: Options) -> Iterator[list[Target]]:
+def targets_of(found: FoundModels, output: Target, options: Options) -> Iterator[list[Target]]:
     """Where the output of each model goes: see `mirrored`. In stores no directories are made.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError, UsageError
-from rnnconvert.exports.onnx.emit import DEFAULT_OPSET, convert_function, counts
+from rnnconvert.exports.onnx.emit import DEFAULT_OPSET, convert_function, node_counts
 from rnnconvert.exports.onnx.markers import marked
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
@@ -66,7 +66,7 @@ def _write_keras(source: Source, path: Path, opset: int) -> Written:
         "onnx",
         runtime(),
         (path.name,),
-        counts(made),
+        node_counts(made),
         versions(made),
         native=len(found.native),
         loops=tuple(found.left),

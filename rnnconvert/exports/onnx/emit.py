@@ -31,7 +31,7 @@ def convert_function(
     """
     import tf2onnx
 
-    with quiet() as said:
+    with quietly() as said:
         model, _ = tf2onnx.convert.from_function(
             function,
             input_signature=list(signature),
@@ -131,7 +131,7 @@ def _join(context: Any, outputs: str, what: Recurrent) -> str:
 
 
 @contextmanager
-def quiet() -> Iterator[list[str]]:
+def quietly() -> Iterator[list[str]]:
     """tf2onnx logs what it can't convert, with tracebacks; the sentences are kept."""
     said: list[str] = []
     logger = logging.getLogger("tf2onnx")
@@ -183,7 +183,7 @@ def require_known(model: Any, said: Sequence[str] = ()) -> None:
         )
 
 
-def counts(model: Any) -> dict[str, int]:
+def node_counts(model: Any) -> dict[str, int]:
     """Recurrent operators and loops, those that are not there too, and all other nodes."""
     found = Counter(node.op_type for node in all_nodes(model.graph))
     named = {name: found.pop(name, 0) for name in (*OPERATORS, *LOOPS)}

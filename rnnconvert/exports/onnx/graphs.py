@@ -18,9 +18,9 @@ from rnnconvert.errors import ConversionError, NotConvertibleError
 from rnnconvert.exports.graph_proof import signature_of
 from rnnconvert.exports.onnx.emit import (
     all_nodes,
-    counts,
+    node_counts,
     operator,
-    quiet,
+    quietly,
     replace_outputs,
     require_known,
 )
@@ -118,7 +118,7 @@ def write_graph(source: Source, path: Path, opset: int, options: ExportOptions) 
     require_known(made)
     target.finish(made, inputs, outputs)
     target.save(made, path)
-    found = counts(made)
+    found = node_counts(made)
     rest = sum(found[name] for name in LOOPS if name != "If")
     if not loops and rest:
         loops = [f"the graph: {rest} loops of its own"]
@@ -164,7 +164,7 @@ def _convert(place: Path, kind: Kind, opset: int, ops: _Ops) -> tuple[Any, list[
         op: (ops.handler, []) for op in FORWARD
     }
     try:
-        with quiet():
+        with quietly():
             frozen = _frozen(place, kind)
             made, _ = convert._convert_common(
                 frozen.graph_def,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rnnconvert.exports.onnx.operators import Cell, Recurrent, cell_of
+from rnnconvert.exports.onnx.operators import OnnxCell, Recurrent, cell_of
 
 MARKER = "CudnnRNNV3"
 
@@ -73,20 +73,20 @@ def _all_layers(model: Any) -> list[Any]:
     return list({id(layer): layer for layer in model._flatten_layers()}.values())
 
 
-def _cells(layer: Any) -> list[Cell] | str:
+def _cells(layer: Any) -> list[OnnxCell] | str:
     """The cells of a layer from the bottom up; or why ONNX can't say it."""
     import keras
 
     stacked = isinstance(layer.cell, keras.layers.StackedRNNCells)
     cells = [cell_of(cell) for cell in (layer.cell.cells if stacked else [layer.cell])]
     reasons = [cell for cell in cells if isinstance(cell, str)]
-    return reasons[0] if reasons else [cell for cell in cells if isinstance(cell, Cell)]
+    return reasons[0] if reasons else [cell for cell in cells if isinstance(cell, OnnxCell)]
 
 
-def _both_cells(layer: Any) -> list[Cell] | None:
+def _both_cells(layer: Any) -> list[OnnxCell] | None:
     """Forward and backward cell of a Bidirectional, where both fit into one ONNX operator."""
     forward, backward = layer.forward_layer, layer.backward_layer
-    cells: list[Cell] = []
+    cells: list[OnnxCell] = []
     for each in (forward, backward):
         own = _cells(each)
         if isinstance(own, str) or len(own) != 1:
@@ -100,7 +100,7 @@ def _both_cells(layer: Any) -> list[Cell] | None:
 # --- the calls ------------------------------------------------------------------------------
 
 
-def _sequential(layer: Any, cells: Sequence[Cell], found: Marked) -> Any:
+def _sequential(layer: Any, cells: Sequence[OnnxCell], found: Marked) -> Any:
     """The call of an RNN layer; of stacked cells, one operator after another."""
     is_stacked = type(layer.cell).__name__ == "StackedRNNCells"
 
@@ -131,7 +131,7 @@ def _sequential(layer: Any, cells: Sequence[Cell], found: Marked) -> Any:
     return call
 
 
-def _bidirectional(layer: Any, cells: Sequence[Cell], found: Marked) -> Any:
+def _bidirectional(layer: Any, cells: Sequence[OnnxCell], found: Marked) -> Any:
     """The call of a Bidirectional whose directions are one operator."""
 
     def call(sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = None,
@@ -217,7 +217,7 @@ def _plain_mask(mask: Any) -> Any:
 def _run(
     found: Marked,
     name: str,
-    cells: Sequence[Cell],
+    cells: Sequence[OnnxCell],
     sequences: Any,
     states: Any,
     mask: Any,

@@ -108,14 +108,14 @@ def activation_of(function: Any) -> Activation | None:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class OnnxCell:
     """A Keras cell that ONNX has an operator for."""
 
     weights: RnnWeights
     activations: tuple[Activation, ...]
 
 
-def cell_of(cell: Any) -> Cell | str:
+def cell_of(cell: Any) -> OnnxCell | str:
     """What ONNX says for a Keras cell; or why it can't, as a sentence's end.
 
     Raises:
@@ -144,7 +144,7 @@ def cell_of(cell: Any) -> Cell | str:
         if function is None:
             told = getattr(getattr(cell, name), "__name__", "a function")
             return f"ONNX has no {name} {told}"
-    return Cell(_weights(cell, kind), tuple(f for f in functions if f is not None))
+    return OnnxCell(_weights(cell, kind), tuple(f for f in functions if f is not None))
 
 
 def _weights(cell: Any, kind: str) -> RnnWeights:

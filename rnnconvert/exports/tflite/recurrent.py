@@ -44,12 +44,12 @@ class Forms:
 def replaced_calls(model: Any, forms: Forms) -> Iterator[None]:
     """Within, every recurrent layer of a Keras model computes by the functions of this module."""
     with ExitStack() as stack:
-        for layer in recurrent_layers(model):
+        for layer in layers_with_steps(model):
             stack.enter_context(_replaced_call(layer, forms))
         yield
 
 
-def recurrent_layers(model: Any) -> list[Any]:
+def layers_with_steps(model: Any) -> list[Any]:
     """All layers with time steps, those inside wrappers and nested models too."""
     import keras
 

@@ -17,7 +17,7 @@ from rnnconvert.exports.tflite.flatfile import (
     operators_of,
     start_with_zeros,
 )
-from rnnconvert.exports.tflite.recurrent import Forms, can_fuse, recurrent_layers, replaced_calls
+from rnnconvert.exports.tflite.recurrent import Forms, can_fuse, layers_with_steps, replaced_calls
 from rnnconvert.exports.tflite.running import runtime_of
 from rnnconvert.exports.written import Written
 from rnnconvert.keras_models.verify.keras_engine import last_line
@@ -45,7 +45,7 @@ def write_tflite(source: Source, path: Path, options: ExportOptions) -> Written:
     content = start_with_zeros(_convert(model, specs, inputs, outputs, forms, options))
     path.write_bytes(content)
     counts = operators_of(content)
-    layers = recurrent_layers(model)
+    layers = layers_with_steps(model)
     quantized = [_quantized_note(content)] if options.quantize == "dynamic" else []
     return Written(
         target="tflite",
@@ -94,7 +94,7 @@ def _specs(source: Source, options: ExportOptions, batch: int | None) -> list[An
 
     model = source.model
     asked = 1 if source.is_step else options.general.inputs.timesteps
-    layers = recurrent_layers(model)
+    layers = layers_with_steps(model)
     shapes = [tuple(tensor.shape) for tensor in model.inputs]
     is_open = any(None in shape[1:] for shape in shapes)
     if is_open and asked is None and layers and not _all_fused(model, layers, batch):
@@ -228,7 +228,7 @@ def _notes(model: Any, counts: dict[str, int], batch: int | None) -> tuple[str, 
     flex = sorted(name for name in counts if name.startswith("Flex"))
     if flex:
         notes.append(f"needs TensorFlow's own operators, the Flex delegate: {', '.join(flex)}")
-    if batch is None and any(can_fuse(layer) for layer in recurrent_layers(model)):
+    if batch is None and any(can_fuse(layer) for layer in layers_with_steps(model)):
         notes.append(
             f"--batch 1 writes LSTM layers as TFLite's operator {LSTM}, for that batch size "
             "only: about twice as fast where it was measured"

@@ -13,7 +13,7 @@ from rnnconvert.exports.torch_module.emitter import Array, Emitter, Value
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """One call of one layer.
 
     Attributes:
@@ -61,7 +61,7 @@ class Call:
         return self.x
 
 
-def or_masks(call: Call) -> str | None:
+def or_masks(call: LayerCall) -> str | None:
     """The mask behind a layer that hands masks on: of several inputs, where any of them counts."""
     masks = [value.mask for value in call.inputs]
     if any(mask is None for mask in masks):
@@ -75,7 +75,7 @@ def weight(variable: Any) -> Array | None:
     return None if variable is None else np.asarray(variable.numpy())
 
 
-def activated(call: Call, name: str, activation: Any) -> str:
+def activated(call: LayerCall, name: str, activation: Any) -> str:
     if activations.name_of(activation) == "linear":
         return name
     found = activations.expression(activation, name)

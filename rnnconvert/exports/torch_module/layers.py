@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnnconvert.exports.torch_module.calls import Call, or_masks
+from rnnconvert.exports.torch_module.calls import LayerCall, or_masks
 from rnnconvert.exports.torch_module.emitter import Value
 from rnnconvert.exports.torch_module.merging import (
     write_attention,
@@ -46,7 +46,7 @@ from rnnconvert.exports.torch_module.spatial import (
     write_unit_normalization,
 )
 
-_LAYERS: dict[str, Callable[[Call], str | list[Value]]] = {
+_LAYERS: dict[str, Callable[[LayerCall], str | list[Value]]] = {
     "Dense": write_dense,
     "Embedding": write_embedding,
     "Masking": write_masking,
@@ -112,7 +112,7 @@ _LAYERS: dict[str, Callable[[Call], str | list[Value]]] = {
 """Name of a class of keras.layers to what writes it."""
 
 
-def emit_layer(call: Call) -> list[Value]:
+def emit_layer(call: LayerCall) -> list[Value]:
     """A call of a layer that is neither recurrent nor a model."""
     import keras
 

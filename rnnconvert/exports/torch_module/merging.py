@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rnnconvert.exports.torch_module.calls import Call, weight
+from rnnconvert.exports.torch_module.calls import LayerCall, weight
 from rnnconvert.exports.torch_module.emitter import Value, arguments, tuple_of
 
 # --- merging --------------------------------------------------------------------------------
 
 
-def write_joined(sign: str) -> Callable[[Call], str]:
-    def write(call: Call) -> str:
+def write_joined(sign: str) -> Callable[[LayerCall], str]:
+    def write(call: LayerCall) -> str:
         if len({value.rank for value in call.inputs}) > 1:
             return call.refuse("inputs of several ranks")
         return call.emitter.set(f" {sign} ".join(value.name for value in call.inputs))
@@ -19,15 +19,15 @@ def write_joined(sign: str) -> Callable[[Call], str]:
     return write
 
 
-def write_average(call: Call) -> str:
+def write_average(call: LayerCall) -> str:
     if len({value.rank for value in call.inputs}) > 1:
         return call.refuse("inputs of several ranks")
     names = " + ".join(value.name for value in call.inputs)
     return call.emitter.set(f"({names}) / {len(call.inputs)}")
 
 
-def write_folded(function: str) -> Callable[[Call], str]:
-    def write(call: Call) -> str:
+def write_folded(function: str) -> Callable[[LayerCall], str]:
+    def write(call: LayerCall) -> str:
         if len({value.rank for value in call.inputs}) > 1:
             return call.refuse("inputs of several ranks")
         found = call.inputs[0].name
@@ -38,14 +38,14 @@ def write_folded(function: str) -> Callable[[Call], str]:
     return write
 
 
-def write_concatenate(call: Call) -> list[Value]:
+def write_concatenate(call: LayerCall) -> list[Value]:
     axis = call.axis(call.layer.axis)
     names = ", ".join(value.name for value in call.inputs)
     name = call.emitter.set(f"torch.cat([{names}], {axis})")
     return [Value(name, call.shapes[0], _concatenated_mask(call, axis))]
 
 
-def _concatenated_mask(call: Call, axis: int) -> str | None:
+def _concatenated_mask(call: LayerCall, axis: int) -> str | None:
     """As Keras has it: inputs without a mask count everywhere."""
     masks = [value.mask for value in call.inputs]
     if all(mask is None for mask in masks):
@@ -64,7 +64,7 @@ def _concatenated_mask(call: Call, axis: int) -> str | None:
     return call.emitter.set(source, "m")
 
 
-def write_dot(call: Call) -> list[Value]:
+def write_dot(call: LayerCall) -> list[Value]:
     axes = call.layer.axes
     given = (axes, axes) if isinstance(axes, int) else tuple(axes)
     found = [axis % value.rank for axis, value in zip(given, call.inputs, strict=True)]
@@ -79,7 +79,7 @@ def write_dot(call: Call) -> list[Value]:
 _MODES = {"dot": "dot", "concat": "concat", "additive": "additive"}
 
 
-def write_attention(call: Call) -> list[Value]:
+def write_attention(call: LayerCall) -> list[Value]:
     layer = call.layer
     if any(call.kwargs.get(name) for name in ("return_attention_scores", "use_causal_mask")):
         call.refuse("with a causal mask, or giving its scores")

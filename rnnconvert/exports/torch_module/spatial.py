@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.exports.torch_module.calls import Call, activated, weight
+from rnnconvert.exports.torch_module.calls import LayerCall, activated, weight
 from rnnconvert.exports.torch_module.emitter import Array, Value, arguments, number, tuple_of
 
 # --- convolution and pooling ----------------------------------------------------------------
 
 
-def _to_front(call: Call) -> tuple[str, bool]:
+def _to_front(call: LayerCall) -> tuple[str, bool]:
     """The input with its channels in front, and whether they were behind."""
     if call.layer.data_format == "channels_first":
         return call.x, False
     return call.emitter.set(f"{call.x}.movedim(-1, 1)"), True
 
 
-def _to_back(call: Call, name: str, moved: bool) -> str:
+def _to_back(call: LayerCall, name: str, moved: bool) -> str:
     return call.emitter.set(f"{name}.movedim(1, -1)") if moved else name
 
 
-def _padded(call: Call, x: str) -> str:
+def _padded(call: LayerCall, x: str) -> str:
     """The input of a convolution with its padding."""
     layer = call.layer
     if layer.padding == "same":
@@ -36,7 +36,7 @@ def _padded(call: Call, x: str) -> str:
     return x
 
 
-def write_convolution(call: Call) -> str:
+def write_convolution(call: LayerCall) -> str:
     layer = call.layer
     kernel, bias = weight(layer.kernel), weight(layer.bias if layer.use_bias else None)
     assert kernel is not None
@@ -47,7 +47,7 @@ def write_convolution(call: Call) -> str:
     return _convolved(call, module)
 
 
-def write_depthwise(call: Call) -> str:
+def write_depthwise(call: LayerCall) -> str:
     layer = call.layer
     kernel, bias = weight(layer.kernel), weight(layer.bias if layer.use_bias else None)
     assert kernel is not None
@@ -57,7 +57,7 @@ def write_depthwise(call: Call) -> str:
     return _convolved(call, module)
 
 
-def write_separable(call: Call) -> str:
+def write_separable(call: LayerCall) -> str:
     layer, emitter = call.layer, call.emitter
     depthwise, pointwise = weight(layer.depthwise_kernel), weight(layer.pointwise_kernel)
     assert depthwise is not None
@@ -97,14 +97,14 @@ def _conv_source(layer: Any, inputs: int, outputs: int, groups: int, bias: Array
     return f"nn.Conv{dimensions}d({sizes})"
 
 
-def _convolved(call: Call, module: str) -> str:
+def _convolved(call: LayerCall, module: str) -> str:
     x, moved = _to_front(call)
     y = call.emitter.set(f"{module}({_padded(call, x)})")
     return activated(call, _to_back(call, y, moved), call.layer.activation)
 
 
-def write_pool(function: str) -> Callable[[Call], str]:
-    def write(call: Call) -> str:
+def write_pool(function: str) -> Callable[[LayerCall], str]:
+    def write(call: LayerCall) -> str:
         layer = call.layer
         x, moved = _to_front(call)
         sizes = arguments(tuple(layer.pool_size), tuple(layer.strides), layer.padding == "same")
@@ -113,8 +113,8 @@ def write_pool(function: str) -> Callable[[Call], str]:
     return write
 
 
-def write_global_pool(function: str) -> Callable[[Call], list[Value]]:
-    def write(call: Call) -> list[Value]:
+def write_global_pool(function: str) -> Callable[[LayerCall], list[Value]]:
+    def write(call: LayerCall) -> list[Value]:
         layer, value = call.layer, call.inputs[0]
         is_last = layer.data_format != "channels_first"
         axes = tuple(range(1, value.rank - 1) if is_last else range(2, value.rank))
@@ -133,7 +133,7 @@ def write_global_pool(function: str) -> Callable[[Call], list[Value]]:
 # --- normalization --------------------------------------------------------------------------
 
 
-def write_batch_normalization(call: Call) -> str:
+def write_batch_normalization(call: LayerCall) -> str:
     layer = call.layer
     axis = layer.axis if isinstance(layer.axis, int) else layer.axis[0]
     mean, variance = weight(layer.moving_mean), weight(layer.moving_variance)
@@ -160,7 +160,7 @@ def write_batch_normalization(call: Call) -> str:
     return call.emitter.set(f"{y}.movedim(-1, {axis})") if moved else y
 
 
-def write_layer_normalization(call: Call) -> str:
+def write_layer_normalization(call: LayerCall) -> str:
     layer = call.layer
     axes = [layer.axis] if isinstance(layer.axis, int) else list(layer.axis)
     axes = sorted(call.axis(axis) for axis in axes)
@@ -185,13 +185,13 @@ def write_layer_normalization(call: Call) -> str:
 _PLAIN = ", elementwise_affine=False"
 
 
-def write_unit_normalization(call: Call) -> str:
+def write_unit_normalization(call: LayerCall) -> str:
     if not isinstance(call.layer.axis, int):
         return call.refuse("several axes")
     return call.emitter.set(f"F.normalize({call.x}, dim={number(call.layer.axis)})")
 
 
-def write_rescaling(call: Call) -> str:
+def write_rescaling(call: LayerCall) -> str:
     layer = call.layer
     if np.ndim(layer.scale) or np.ndim(layer.offset):
         return call.refuse("a scale for each channel")

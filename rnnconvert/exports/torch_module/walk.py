@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rnnconvert.exports.torch_module.calls import Call, or_masks
+from rnnconvert.exports.torch_module.calls import LayerCall, or_masks
 from rnnconvert.exports.torch_module.emitter import Emitter, Value
 from rnnconvert.exports.torch_module.layers import emit_layer
 from rnnconvert.exports.torch_module.operations import emit_operation
@@ -64,7 +64,7 @@ def emit_call(
         if not inputs:
             emitter.problem(f"{layer.name!a} ({type(layer).__name__}: called without tensors)")
             return [Value("x", shape) for shape in shapes]
-    call = Call(emitter, layer, inputs, dict(kwargs), list(shapes))
+    call = LayerCall(emitter, layer, inputs, dict(kwargs), list(shapes))
     if type(layer) is keras.layers.TimeDistributed:
         return _time_distributed(call)
     if isinstance(layer, keras.layers.RNN | keras.layers.Bidirectional):
@@ -88,7 +88,7 @@ def _operation(
     return [Value(name, shape) for shape in shapes]
 
 
-def _recurrent(call: Call, args: list[Any]) -> list[Value]:
+def _recurrent(call: LayerCall, args: list[Any]) -> list[Value]:
     import keras
 
     layer, emitter = call.layer, call.emitter
@@ -110,7 +110,7 @@ def _recurrent(call: Call, args: list[Any]) -> list[Value]:
     ]
 
 
-def _time_distributed(call: Call) -> list[Value]:
+def _time_distributed(call: LayerCall) -> list[Value]:
     """The inner layer on all steps at once, as further rows of the batch."""
     import keras
 

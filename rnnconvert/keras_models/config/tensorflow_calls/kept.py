@@ -10,7 +10,7 @@ from rnnconvert.keras_models.config.tensorflow_calls.functions import FUNCTIONS
 from rnnconvert.keras_models.config.tensorflow_calls.node_defs import as_function
 from rnnconvert.keras_models.config.tensorflow_calls.reading import (
     CALL_CLASSES,
-    Call,
+    SavedCall,
     dtype_of,
     function_name,
     read_calls,
@@ -51,7 +51,7 @@ def keep_calls(node: Node, changes: Changes) -> None:
     join_entries(model, changes)
 
 
-def _layer(call: Call) -> Config:
+def _layer(call: SavedCall) -> Config:
     """The layer's entry: its config holds the call, and its inputs are the tensors in it."""
     config = call.entry["config"]
     description: Config = {"function": function_name(call.entry)}

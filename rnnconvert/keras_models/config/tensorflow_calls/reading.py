@@ -21,7 +21,7 @@ _CONSTANT = "_CONSTANT_VALUE"
 
 
 @dataclass(frozen=True)
-class Call:
+class SavedCall:
     """One call of a TensorFlow function.
 
     Attributes:
@@ -73,7 +73,7 @@ def dtype_of(entry: Config) -> str:
     return dtype if dtype in ("float16", "bfloat16", "float32", "float64") else "float32"
 
 
-def read_calls(entry: Config, names: set[str]) -> list[Call]:
+def read_calls(entry: Config, names: set[str]) -> list[SavedCall]:
     """All calls of one layer.
 
     Args:
@@ -89,7 +89,7 @@ def read_calls(entry: Config, names: set[str]) -> list[Call]:
             positional = [_argument(node, names)]
             keywords = _keywords(node)
         keywords = {key: _value(value, names) for key, value in keywords.items()}
-        found.append(Call(entry, entry_name(entry), index, positional, keywords))
+        found.append(SavedCall(entry, entry_name(entry), index, positional, keywords))
     return found
 
 

@@ -11,7 +11,7 @@ from rnnconvert.keras_models.config.tensorflow_calls.functions import FUNCTIONS
 from rnnconvert.keras_models.config.tensorflow_calls.node_defs import as_function
 from rnnconvert.keras_models.config.tensorflow_calls.reading import (
     CALL_CLASSES,
-    Call,
+    SavedCall,
     dtype_of,
     entry_name,
     function_name,
@@ -53,7 +53,7 @@ class FunctionalModel:
         called = [entry for entry in config["layers"] if entry.get("class_name") in CALL_CLASSES]
         return cls(config, node.path, names, called) if called else None
 
-    def used(self, call: Call) -> list[int]:
+    def used(self, call: SavedCall) -> list[int]:
         """Which outputs of a call the model uses."""
         nodes = [layer.get("inbound_nodes", []) for layer in self.config["layers"]]
         found = references([*nodes, self.config["output_layers"]], self.names)
@@ -79,7 +79,7 @@ def translate_calls(node: Node, changes: Changes) -> None:
     join_entries(model, changes)
 
 
-def _replace(call: Call, model: FunctionalModel, changes: Changes) -> None:
+def _replace(call: SavedCall, model: FunctionalModel, changes: Changes) -> None:
     """Translate one call; what its outputs are now goes into `model.values`."""
     path = show_path((*model.path, call.layer))
     function = function_name(call.entry)
@@ -106,7 +106,7 @@ def _replace(call: Call, model: FunctionalModel, changes: Changes) -> None:
     )
 
 
-def _translate(call: Call, writer: Writer, model: FunctionalModel) -> Any:
+def _translate(call: SavedCall, writer: Writer, model: FunctionalModel) -> Any:
     """The call's outputs: a tensor, a list or dict of them, or what is known of a shape."""
     positional = _resolve(call.positional, model)
     keywords = {
@@ -154,7 +154,9 @@ def _resolve(value: Any, model: FunctionalModel) -> Any:
     return value
 
 
-def _named(call: Call, result: CallTensor, writer: Writer, model: FunctionalModel) -> CallTensor:
+def _named(
+    call: SavedCall, result: CallTensor, writer: Writer, model: FunctionalModel
+) -> CallTensor:
     """The result under the layer's name, so that the model's outputs keep theirs."""
     if not any(entry["name"] == result.layer for entry in writer.entries):
         return result  # an input, handed through
@@ -162,7 +164,7 @@ def _named(call: Call, result: CallTensor, writer: Writer, model: FunctionalMode
     return writer.rename_last(result, legal_name(call), is_output=is_output)
 
 
-def legal_name(call: Call) -> str:
+def legal_name(call: SavedCall) -> str:
     """The name of a call's layer, without what Keras 3 allows in no name."""
     name = call.layer.replace("/", ".")
     return f"{name}_{call.node}" if call.node else name
