@@ -191,12 +191,14 @@ MUTANTS = [
 )
 @pytest.mark.sampled(3)
 def test_mutants_of_translations_are_caught(case, name, wrong, tmp_path, monkeypatch):
+    import tensorflow as tf
+
     monkeypatch.setitem(functions.FUNCTIONS, name, wrong)
     folder = WHOLE / "tf210" / case
     try:
         found = wrong_outputs(ported(folder, tmp_path / "wrong.h5"), folder)
-    except (ValueError, TypeError, RuntimeError):
-        return  # Keras does not even load it
+    except (ValueError, TypeError, RuntimeError, tf.errors.InvalidArgumentError):
+        return  # Keras does not even load or run it
     assert found
 
 
