@@ -5,9 +5,10 @@ usage: python benchmarks/run.py [--rounds N] [PART ...]     (default 5 rounds, a
 Parts: start (inspect beside its imports), m50 m500 m2000 and numbers of units such as 4096 (a model
 each, see make_model.py), checkpoint (1 GB), many (100 small models), peer (tf_keras' way, m500).
 
-The commands of a part take turns, round by round; each is a process of its own. What is printed is
-the median of its times, and of its ratios to the first command of the same round; processor time is
-the least of all rounds. Files go to $TMPDIR; a part needs three times the size of its model there.
+The commands of a part take turns, round by round; each is a process of its own. What is printed, as
+one table, is the median of its times, and of its ratios to the first command of the same round;
+processor time is the least of all rounds. Files go to $TMPDIR; a part needs three times the size of
+its model there, 13 GB for 16384.
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ for path in found or [target]:
     os.fsync(os.open(path, os.O_RDONLY))
 """
 SMALL_MODELS = 100
+UNSUPERVISED = """
+import os, sys
+sys.argv[0] = "rnnconvert"
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+from rnnconvert.__main__ import program
+program()
+"""
+"""The command line in the process that was started, which may crash with it."""
 
 
 @dataclass
@@ -94,13 +103,12 @@ def take_turns(
 
 
 def show(part: str, results: dict[str, Measured]) -> None:
+    """The rows of a part, which `main` has printed the head of."""
     first = next(iter(results.values()))
-    print(f"\n| {part} | time | ratio | processor time | peak memory |")
-    print("| --- | --- | --- | --- | --- |")
     for name, measured in results.items():
         ratio = median(a / b for a, b in zip(measured.seconds, first.seconds, strict=True))
         print(
-            f"| {name} | {median(measured.seconds):.2f} s | {ratio:.2f} | "
+            f"| {part} | {name} | {median(measured.seconds):.2f} s | {ratio:.2f} | "
             f"{min(measured.processor):.2f} s | {measured.peak} MB |",
             flush=True,
         )
@@ -116,9 +124,10 @@ def start(folder: Path, rounds: int) -> None:
     commands = {
         "import numpy, h5py, click": [PYTHON, "-c", "import numpy, h5py, click"],
         "inspect": [*PROGRAM, "inspect", model],
+        "inspect, in one process": [PYTHON, "-c", UNSUPERVISED, "inspect", model],
         "--help": [*PROGRAM, "--help"],
     }
-    show("a start", take_turns(commands, 4 * rounds, lambda: None))
+    show("start", take_turns(commands, 4 * rounds, lambda: None))
 
 
 def model(kind: str, folder: Path, rounds: int) -> None:
@@ -142,7 +151,7 @@ def peer(folder: Path, rounds: int) -> None:
         "tf_keras load and save": [PYTHON, "-c", PEER, str(source), str(target)],
     }
     results = take_turns(commands, min(rounds, 2), lambda: target.unlink(missing_ok=True))
-    show("m500 and the peer", results)
+    show("peer, m500", results)
 
 
 def checkpoint(folder: Path, rounds: int) -> None:
@@ -187,11 +196,17 @@ def many(folder: Path, rounds: int) -> None:
 
     command = [*PROGRAM, "cudnn-to-keras", "-o", str(target), "-q", "--device", "cpu"]
     commands = {
-        f"{SMALL_MODELS} models, --jobs 2": [*command, "--jobs", "2", *paths],
-        f"{SMALL_MODELS} models, --jobs 1": [*command, *paths],
-        "one model": [*command, paths[0]],
+        "--jobs 2": [*command, "--jobs", "2", *paths],
+        "--jobs 1": [*command, *paths],
+        "the first alone": [*command, paths[0]],
     }
-    show("level model", take_turns(commands, max(1, rounds // 2), clean))
+    results = take_turns(commands, max(1, rounds // 2), clean)
+    show(f"many, {SMALL_MODELS} models, level model", results)
+    _, several, one = results.values()
+    pairs = zip(several.seconds, one.seconds, strict=True)
+    each = median((all_of_them - first) / (len(paths) - 1) for all_of_them, first in pairs)
+    processor = (min(several.processor) - min(one.processor)) / (len(paths) - 1)
+    print(f"| many | --jobs 1, each after the first | {each:.2f} s | | {processor:.2f} s | |")
 
 
 def make(kind: str, path: Path) -> None:
@@ -217,7 +232,9 @@ def main() -> None:
     given = parser.parse_args()
     parts = given.parts or ["start", "m50", "m500", "m2000", "4096", "16384", "checkpoint", "many"]
     others = {"start": start, "checkpoint": checkpoint, "many": many, "peer": peer}
-    print(f"{machine()}, Python {sys.version.split()[0]}, {given.rounds} rounds")
+    print(f"{machine()}, Python {sys.version.split()[0]}, {given.rounds} rounds\n")
+    print("| part | command | time | ratio | processor time | peak memory |")
+    print("| --- | --- | --- | --- | --- | --- |", flush=True)
     for part in parts:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as name:
             if part in others:

@@ -63,9 +63,10 @@ def convert(
     """Convert a model with CuDNN layers or ops to one that loads anywhere.
 
     Args:
-        source: a model of any kind that the command line takes; it is never changed, unless with
-            `in_place=True`.
-        output: where to write; default `model.h5` to `model.portable.h5` beside the input.
+        source: a model of any kind that the command line takes, its path or its URL in an object
+            store ("s3://bucket/model.h5"); it is never changed, unless with `in_place=True`.
+        output: where to write, a path or a URL; default `model.h5` to `model.portable.h5` beside
+            the input.
         **options: named as on the command line: command ("cudnn-to-keras" or "keras-to-cudnn"),
             to, verify, target, optimizer, force, in_place, dry_run, check, hashes, device, strict,
             seed, batch, timesteps, rtol, atol, allow_code, custom_objects (a mapping, or a list of
@@ -81,10 +82,15 @@ def convert(
     """
     from rnnconvert.commands.convert import convert_path
     from rnnconvert.options import Options
+    from rnnconvert.stores.urls import place_of
 
-    return convert_path(
-        Path(source), Path(output) if output is not None else None, Options.of(**options)
-    )
+    place, target = place_of(source), None if output is None else place_of(output)
+    chosen = Options.of(**options)
+    if isinstance(place, Path) and (target is None or isinstance(target, Path)):
+        return convert_path(place, target, chosen)
+    from rnnconvert.stores.work import convert_placed
+
+    return convert_placed(place, target, chosen)
 
 
 def verify(
@@ -112,9 +118,13 @@ def verify(
     """
     from rnnconvert.commands.verify import verify_paths
     from rnnconvert.options import Options
+    from rnnconvert.stores.work import on_models
 
     earlier = Path(earlier_report) if earlier_report is not None else None
-    return verify_paths(Path(original), Path(converted), Options.of(**options), earlier)
+    chosen = Options.of(**options)
+    return on_models(
+        lambda one, other: verify_paths(one, other, chosen, earlier), [original, converted]
+    )
 
 
 def inspect(
@@ -136,8 +146,10 @@ def inspect(
     """
     from rnnconvert.commands.inspect import inspect_path
     from rnnconvert.options import Options
+    from rnnconvert.stores.work import on_models
 
-    return inspect_path(Path(path), Options.of(**options))
+    chosen = Options.of(**options)
+    return on_models(lambda place: inspect_path(place, chosen), [path])
 
 
 def export(
@@ -169,8 +181,15 @@ def export(
     """
     from rnnconvert.exports import export_model
     from rnnconvert.exports.options import ExportOptions
+    from rnnconvert.stores.work import on_models, to_place
 
-    return export_model(Path(source), Path(output), ExportOptions.of(**options))
+    chosen = ExportOptions.of(**options)
+    return on_models(
+        lambda local: to_place(
+            lambda place: export_model(local, place, chosen), output, chosen.general
+        ),
+        [source],
+    )
 
 
 def __getattr__(name: str) -> str:

@@ -7,7 +7,7 @@ import sys
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def main() -> None:
+def start() -> None:
     """The command line, in a process that may crash without an exit code of its own."""
     try:
         from rnnconvert.cli.supervise import supervised
@@ -19,10 +19,13 @@ def main() -> None:
 def program() -> None:
     """The command line, in this process."""
     try:
-        from rnnconvert.cli.main import main as run
+        from rnnconvert.cli.supervise import collect_rarely
+
+        collect_rarely()
+        from rnnconvert.cli.main import main
     except KeyboardInterrupt:
         interrupted()
-    run()
+    main()
 
 
 def interrupted() -> None:
@@ -32,4 +35,4 @@ def interrupted() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ class ConversionError(Exception):
 
 
 @contextmanager
-def errors_of(path: Path) -> Iterator[None]:
-    """Errors that are raised inside are about this path, unless they name another."""
+def errors_of(path: object) -> Iterator[None]:
+    """Errors that are raised inside are about this path or URL, unless they name another."""
     try:
         yield
     except ConversionError as error:

@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py
 
 from rnnconvert.containers import safe_h5
-from rnnconvert.containers.safe_zip import SafeZip
 from rnnconvert.containers.sniff import exists, is_hdf5, is_zip, require_hdf5
 from rnnconvert.errors import UnreadableInputError
 
@@ -19,6 +18,7 @@ class Kind(enum.Enum):
 
     KERAS_H5 = "keras-h5"
     KERAS_1 = "keras1-h5"
+    THEANO = "theano-h5"
     KERAS_WEIGHTS = "keras-weights"
     KERAS = "keras"
     SAVED_MODEL = "savedmodel"
@@ -35,6 +35,7 @@ class Kind(enum.Enum):
 _TITLES = {
     Kind.KERAS_H5: "a Keras HDF5 file",
     Kind.KERAS_1: "a Keras HDF5 file of Keras 1",
+    Kind.THEANO: "a Keras HDF5 file of Keras 2 on Theano",
     Kind.KERAS_WEIGHTS: "a .weights.h5 file of Keras 3's form",
     Kind.KERAS: "a .keras file",
     Kind.SAVED_MODEL: "a SavedModel",
@@ -48,7 +49,7 @@ _BESIDE_THE_GRAPH = (
 )  # fmt: skip
 """What lies beside a SavedModel's graph, also where that was not copied."""
 _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt", "saved_model.cpb")
-KERAS = (Kind.KERAS_H5, Kind.KERAS_1, Kind.KERAS_WEIGHTS, Kind.KERAS)
+KERAS = (Kind.KERAS_H5, Kind.KERAS_1, Kind.THEANO, Kind.KERAS_WEIGHTS, Kind.KERAS)
 GRAPHS = (Kind.SAVED_MODEL, Kind.GRAPH, Kind.META_GRAPH)
 KERAS_FILES = ("h5", "keras", "weights")
 EXTENSIONS = {
@@ -89,7 +90,9 @@ def kind_of(path: Path) -> Kind:
     require_hdf5(path)
     with safe_h5.open_h5(path) as file:
         if safe_h5.has(file, "model_weights") or "layer_names" in file.attrs:
-            return Kind.KERAS_1 if is_keras1(file) else Kind.KERAS_H5
+            if is_keras1(file):
+                return Kind.KERAS_1
+            return Kind.THEANO if is_of_theano(file) else Kind.KERAS_H5
         return Kind.KERAS_WEIGHTS if is_keras_weights(file) else Kind.KERAS_H5
 
 
@@ -116,7 +119,7 @@ def is_saved_model(path: Path) -> bool:
     return any((path / name).is_file() for name in _BESIDE_THE_GRAPH)  # "assets" is any folder
 
 
-_NAMES = (".h5", ".hdf5", ".keras", ".pb")
+MODEL_NAMES = (".h5", ".hdf5", ".keras", ".pb")
 """Files of these names are taken for models, though damaged, unless their content is another."""
 
 
@@ -131,9 +134,11 @@ def seems_model(path: Path) -> bool:
             is_keras = safe_h5.has(file, "model_weights") or "layer_names" in file.attrs
             return is_keras or is_keras_weights(file)
     if is_zip(path):
+        from rnnconvert.containers.safe_zip import SafeZip
+
         with SafeZip(path, path.stat().st_size) as archive:
             return "config.json" in archive.members
-    return path.suffix in _NAMES
+    return path.suffix in MODEL_NAMES
 
 
 def is_keras1(file: h5py.File) -> bool:
@@ -151,6 +156,14 @@ def is_keras1(file: h5py.File) -> bool:
         if any(KERAS_1_NAME.fullmatch(name.removesuffix(":0")) for name in names):
             return True
     return False
+
+
+def is_of_theano(file: h5py.File) -> bool:
+    """Whether Keras on Theano wrote an HDF5 file."""
+    owners = [file]
+    if safe_h5.has(file, "model_weights"):
+        owners.append(safe_h5.get_group(file, "model_weights"))
+    return any(safe_h5.text_attribute(owner, "backend") == "theano" for owner in owners)
 
 
 def is_keras_weights(file: h5py.File) -> bool:

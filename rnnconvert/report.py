@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rnnconvert.errors import DifferenceError, NotConvertibleError
+from rnnconvert.hashes import sha256, tree_sha256
+from rnnconvert.versions import tool_versions
 
 SCHEMA = 1
 EQUIVALENT = "equivalent"
@@ -77,7 +77,8 @@ class LevelResult:
     `worst` is the place of the worst element; `first_difference`, where a model failed, the first
     layer in the order of execution whose output differs. `excused` is a skipped level that leaves
     no doubt: it was not asked for, or the model has nothing that it could run. `parts` are the
-    layers or outputs that were compared, in the order of the model.
+    layers or outputs that were compared, in the order of the model. A graph has a result for each
+    signature or op: `name` is whose, and `inputs` are the shapes of what was fed.
     """
 
     status: str
@@ -93,12 +94,15 @@ class LevelResult:
     first_difference: str | None = None
     excused: bool = False
     parts: tuple[Part, ...] = ()
+    name: str = ""
+    inputs: Mapping[str, tuple[int, ...]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if value is not None}
         if not self.excused:
             del found["excused"]
         del found["parts"]
+        del found["name"]  # stands in `detail`
         if self.parts:
             found["parts"] = [part.to_dict() for part in self.parts]
         return found
@@ -149,7 +153,11 @@ class LevelResult:
 
 @dataclass(frozen=True)
 class FileInfo:
-    """A file as found or as written. `sha256` is None where nobody asked for it."""
+    """A file as found or as written. `sha256` is None where nobody asked for it.
+
+    In an object store `path` is a URL, and `stored` says of each object what changes whenever it is
+    written, by its URL.
+    """
 
     path: str
     bytes: int
@@ -157,6 +165,7 @@ class FileInfo:
     sha256: str | None = None
     keras_version: str | None = None
     backend: str | None = None
+    stored: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -169,14 +178,17 @@ class FileInfo:
         """
         if not files and path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file())
-            digest = _tree_sha256(path, files) if with_hash else None
+            digest = tree_sha256(path, files) if with_hash else None
         else:
             files = files or (path,)
             digest = sha256(*files) if with_hash else None
         return cls(str(path), sum(file.stat().st_size for file in files), container, digest)
 
     def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
+        found = dict(vars(self))
+        if self.stored is None:
+            del found["stored"]
+        return found
 
 
 @dataclass(frozen=True)
@@ -401,81 +413,3 @@ def head(command: str, info: FileInfo) -> dict[str, Any]:
         "command": command,
         "input": info.to_dict(),
     }
-
-
-def tool_versions() -> dict[str, str | None]:
-    """Versions of rnnconvert and of what it stands on; None for what is not installed.
-
-    Read from the packages' metadata: nothing is imported for it but numpy and h5py.
-    """
-    import h5py
-
-    versions: dict[str, str | None] = {}
-    for name in ("rnnconvert", "numpy", "h5py"):
-        versions[name] = _version(name)
-    versions["hdf5"] = h5py.version.hdf5_version
-    for name in ("tensorflow", "keras"):
-        versions[name] = _version(name)
-    return versions
-
-
-@functools.cache
-def _version(name: str) -> str | None:
-    import importlib.metadata  # takes a while, and only a report needs it
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def sha256(*files: Path) -> str:
-    """SHA-256 of files one after another, read in pieces."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while piece := file.read(2**20):
-                digest.update(piece)
-    return digest.hexdigest()
-
-
-@contextmanager
-def sha256_meanwhile(path: Path, *, wanted: bool) -> Iterator[Callable[[], str | None]]:
-    """Inside, the SHA-256 of a file is computed in a thread of its own.
-
-    Args:
-        wanted: else nothing is computed.
-
-    Yields:
-        A function that waits for it, and returns it, or None if it is not wanted; raises OSError.
-    """
-    import hashlib
-    from concurrent.futures import ThreadPoolExecutor
-
-    stopped = False
-
-    def compute() -> str:
-        digest = hashlib.sha256()
-        with path.open("rb", buffering=0) as file:
-            while not stopped and (piece := file.read(2**20)):
-                digest.update(piece)
-        return digest.hexdigest()
-
-    if not wanted:
-        yield lambda: None
-        return
-    with ThreadPoolExecutor(1) as pool:
-        computed = pool.submit(compute)
-        try:
-            yield computed.result
-        finally:
-            stopped = True
-
-
-def _tree_sha256(directory: Path, files: Sequence[Path]) -> str:
-    import hashlib
-
-    lines = (f"{file.relative_to(directory).as_posix()} {sha256(file)}\n" for file in files)
-    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -6,12 +6,16 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from helpers import Result
 
 from rnnconvert.cli.main import main
+
+with suppress(ImportError):  # torch's builds for GPUs bring it and load it late: after TensorFlow's
+    import triton  # noqa: F401  # library of the same symbols that ends the process by SIGSEGV
 
 ANCHORS = {1: "different", 2: "usage", 3: "unreadable|memory", 4: "not-convertible", 5: "output"}
 """What explains an error, by its exit code."""

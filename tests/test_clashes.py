@@ -11,7 +11,7 @@ from helpers import make_model_h5, snapshot
 
 from rnnconvert.containers.checkpoint import write_checkpoint
 from rnnconvert.errors import OutputError, UsageError
-from rnnconvert.publish import Footprint, check_report, refuse_clashes, refuse_overlap
+from rnnconvert.outputs import Footprint, check_report, refuse_clashes, refuse_overlap
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 

@@ -11,7 +11,7 @@ from helpers import make_model_h5, read_config, write_config
 
 import rnnconvert
 from rnnconvert.errors import NotConvertibleError
-from rnnconvert.report import sha256_meanwhile
+from rnnconvert.hashes import sha256_meanwhile
 
 
 def digest(path: Path) -> str:

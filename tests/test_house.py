@@ -15,9 +15,10 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "rnnconvert"
 
 FLOORS = (
-    ("errors", "progress", "py.typed"),
+    ("errors", "progress", "hashes", "versions", "py.typed"),
     ("containers", "layouts", "references", "exchange"),
     ("kinds", "options", "report", "publish"),
+    ("outputs",),
     ("verification",),
     ("keras_models.config",),
     ("keras_models.plan",),
@@ -27,7 +28,7 @@ FLOORS = (
     ("keras_models",),
     ("checkpoints", "graphs"),
     ("commands",),
-    ("exports",),
+    ("exports", "stores"),
     ("explanations",),
     ("page",),
     ("cli",),
@@ -40,7 +41,7 @@ OWN = {
     "layouts": {"errors"},
     "references": set(),
     "options": {"errors"},
-    "report": {"errors"},
+    "report": {"errors", "hashes", "versions"},
     "kinds": {"errors", "containers"},
 }
 """What these import at most, whatever lies on a lower floor."""
@@ -50,6 +51,8 @@ FRAMEWORKS = {
     "keras": ("exports", "keras", "keras_models.verify", "verification"),
     "tf_keras": ("keras_models.verify",),
     "torch": ("exports", "keras", "keras_models.verify", "verification"),
+    "fsspec": ("stores.access",),
+    "distributed": ("cli.cluster",),
 }
 """The only places that import them."""
 
@@ -173,7 +176,7 @@ def test_frameworks_are_imported_in_their_places_only(framework):
     ]
 
 
-@pytest.mark.parametrize("framework", ["torch", "tf_keras"])
+@pytest.mark.parametrize("framework", ["torch", "tf_keras", "fsspec", "distributed"])
 def test_optional_frameworks_are_imported_when_they_are_used(framework):
     found = [item for item in IMPORTS if item.target.split(".")[0] == framework]
     assert not [str(item) for item in found if not item.inside_a_function]

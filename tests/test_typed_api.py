@@ -44,6 +44,7 @@ def mypy(folder: Path, code: str) -> str:
     return done.stdout
 
 
+@pytest.mark.corpus  # it takes mypy longer than the other tests of this file together
 def test_a_strictly_typed_caller_and_its_faults(tmp_path):
     lines = "\n".join(WRONG.values())
     out = mypy(tmp_path, f"{RIGHT}\n{lines}\n")

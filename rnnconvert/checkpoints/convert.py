@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,26 +16,25 @@ from pathlib import Path
 from typing import Any
 
 from rnnconvert import layouts
-from rnnconvert.checkpoints.find import find_stacks
 from rnnconvert.checkpoints.inspect import (
     assumptions_of,
     describe_checkpoint,
     open_stacks,
     stack_layers,
 )
-from rnnconvert.checkpoints.load import load_weights
+from rnnconvert.checkpoints.load import load_slot, load_weights
 from rnnconvert.checkpoints.problems import for_the_code, problems_of
 from rnnconvert.checkpoints.rewrite import (
     RewrittenVariables,
     rewrite_inverse,
     rewrite_variables,
-    target_places,
-    unpack_place,
 )
-from rnnconvert.checkpoints.stack import Stack
+from rnnconvert.checkpoints.stack import Stack, StackSlot
 from rnnconvert.checkpoints.streams import (
     StreamedWeights,
+    check_slots,
     check_streams,
+    streamed,
     streams_of,
     write_streamed_npz,
 )
@@ -46,7 +45,13 @@ from rnnconvert.checkpoints.verify import (
     check_stack_weights,
     run_source,
 )
-from rnnconvert.containers import safe_h5
+from rnnconvert.checkpoints.written import (
+    find_again,
+    read_stack,
+    write_model,
+    write_npz,
+    write_weights,
+)
 from rnnconvert.containers.checkpoint import (
     Checkpoint,
     data_path,
@@ -55,29 +60,16 @@ from rnnconvert.containers.checkpoint import (
     write_checkpoint,
 )
 from rnnconvert.containers.graph_def import graph_path
-from rnnconvert.containers.safe_npz import open_arrays, write_arrays
-from rnnconvert.errors import DifferenceError, NotConvertibleError, UsageError
-from rnnconvert.keras_models.files import writer as keras_writer
-from rnnconvert.keras_models.files.h5 import open_keras_h5
-from rnnconvert.keras_models.plan import Plan
-from rnnconvert.keras_models.save_keras import save_as_keras
+from rnnconvert.errors import NotConvertibleError, UsageError
 from rnnconvert.kinds import EXTENSIONS
 from rnnconvert.layouts import RnnWeights
-from rnnconvert.options import Options, Permissions, StackOptions
+from rnnconvert.options import Options
+from rnnconvert.outputs import Footprint, check_output, refuse_overlap
 from rnnconvert.progress import counted_off, tell
-from rnnconvert.publish import (
-    Footprint,
-    check_output,
-    publish_together,
-    refuse_overlap,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
+from rnnconvert.publish import publish_together, scratch_directory, temporary_file, write_errors
 from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerRecord, Report
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.frameworks import CannotRun, import_keras
-from rnnconvert.verification.inputs import Array
 
 _Written = Sequence[list[RnnWeights] | LevelResult]
 _MODELS = ("h5", "keras", "weights")
@@ -246,21 +238,13 @@ class _Job:
         if self.to == "npz" and self.streams:
             return write_streamed_npz(files[0], self.stacks, self.streams, self.options), None
         if self.to == "npz":
-            arrays: dict[str, Array] = {}
-            for stack, weights in zip(self.stacks, self.weights, strict=True):
-                arrays.update(keras_writer.layer_arrays(stack.scope, _layers(stack, weights)))
-            write_arrays(files[0], arrays)
-            with open_arrays(files[0]) as stored:
-                return [
-                    self._read_back(stack, "keras", lambda name: stored[name])
-                    for stack in self.stacks
-                ], None
-        fill = self._fill_weights if self.to == "weights" else self._fill_model
+            return write_npz(files[0], self.stacks, self.weights), None
         jobs = zip(self.stacks, self.weights, files, strict=True)
-        return [fill(*job) for job in jobs], None
+        if self.to == "weights":
+            return [write_weights(*job) for job in jobs], None
+        return [write_model(*job, self.to) for job in jobs], None
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[_Written, RewrittenVariables]:
-        keep = self.options.optimizer == "convert"
         if self.options.is_inverse:
             rewritten = rewrite_inverse(self.stacks, self.weights)
         else:
@@ -269,7 +253,7 @@ class _Job:
                 self.streams or self.weights,
                 self.checkpoint,
                 self.options.names,
-                keep_slots=keep,
+                self._read_slot if self.options.optimizer == "convert" else None,
             )
         tensors: dict[str, Any] = {
             name: self.checkpoint.source(name)
@@ -287,69 +271,17 @@ class _Job:
             data_path(prefix).symlink_to(data.absolute())
             again = open_checkpoint(prefix)
             if self.options.is_inverse:
-                return self._find_again(again), rewritten
+                return find_again(self.stacks, again), rewritten
             if self.streams:
                 checked = check_streams(self.stacks, self.streams, self.options.names, again.read)
-                return checked, rewritten
-            written = [
-                self._read_back(stack, self.options.names, again.read) for stack in self.stacks
-            ]
+                return [*check_slots(rewritten.slots), *checked], rewritten
+            written = [read_stack(stack, self.options.names, again.read) for stack in self.stacks]
         return written, rewritten
 
-    def _find_again(self, written: Checkpoint) -> list[list[RnnWeights]]:
-        """The stacks of a checkpoint with buffers, found like any; each buffer is compared with
-        the canonical tensors beside it when it is loaded.
-        """
-        found = {s.scope: s for s in find_stacks(written.variables, StackOptions()).stacks}
-        lost = [stack.scope for stack in self.stacks if stack.scope not in found]
-        if lost:
-            raise DifferenceError(
-                f"{lost[0]} is not found in what was written, a bug of rnnconvert"
-            )
-        return [list(load_weights(found[stack.scope], written)) for stack in self.stacks]
-
-    def _read_back(
-        self, stack: Stack, names: str, read: Callable[[str], Array]
-    ) -> list[RnnWeights]:
-        return [
-            unpack_place(place, stack, {k: read(name) for k, name in place.tensors.items()})
-            for place in target_places(stack, names)
-        ]
-
-    def _fill_weights(
-        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
-    ) -> list[RnnWeights]:
-        places = keras_writer.write_stack_weights(file, _layers(stack, weights))
-        keras = layouts.find("keras", stack.cell)
-        with safe_h5.open_h5(file) as opened:
-            return [
-                layouts.unpack(
-                    keras,
-                    {k: safe_h5.get_dataset(opened, p)[()] for k, p in place.paths.items()},
-                )
-                for place in places
-            ]
-
-    def _fill_model(
-        self, stack: Stack, weights: Sequence[RnnWeights], file: Path
-    ) -> list[RnnWeights]:
-        h5 = file if self.to == "h5" else file.with_suffix(".h5")
-        try:
-            places = keras_writer.write_stack(
-                h5, stack.scope, _layers(stack, weights), stack.function
-            )
-            keras = layouts.find("keras", stack.cell)
-            with open_keras_h5(h5) as opened:
-                written = [
-                    layouts.unpack(keras, {k: opened.read(p) for k, p in place.paths.items()})
-                    for place in places
-                ]
-            if self.to == "keras":
-                save_as_keras(h5, file, Plan(), Permissions())
-        finally:
-            if self.to == "keras":
-                h5.unlink(missing_ok=True)
-        return written
+    def _read_slot(self, stack: Stack, slot: StackSlot) -> Sequence[RnnWeights | StreamedWeights]:
+        """A slot of a buffer, cut as the buffer is; not in memory where the buffer is not."""
+        own = streamed(stack, slot.variable, self.checkpoint) if self.streams else None
+        return own or [each.weights() for each in load_slot(stack, slot, self.checkpoint)]
 
     # --- verification -----------------------------------------------------------------------
 
@@ -418,14 +350,6 @@ class _Job:
         }  # fmt: skip
         kind = kinds.get(self.to, self.to)
         return FileInfo.of(output, kind, with_hash=self.options.hashes, files=files)
-
-
-def _layers(stack: Stack, weights: Sequence[RnnWeights]) -> list[keras_writer.LayerWeights]:
-    count = len(stack.directions)
-    return [
-        keras_writer.LayerWeights(*weights[first : first + count])
-        for first in range(0, len(weights), count)
-    ]
 
 
 def _optimizer(rewritten: RewrittenVariables | None) -> OptimizerRecord:

@@ -18,7 +18,7 @@ import numpy as np
 from rnnconvert.containers.checkpoint.dtypes import dtype_name
 from rnnconvert.containers.checkpoint.files import Malformed
 from rnnconvert.containers.checkpoint.wire import Message, decode_varints
-from rnnconvert.containers.graph_def import VARIABLES, Graph, GraphNode, Use, Value
+from rnnconvert.containers.graph_def import VARIABLES, Graph, GraphNode, GraphValue, Use
 
 ACTIVATIONS = {
     "Tanh": "tanh",
@@ -94,7 +94,7 @@ def _told(facts: CellFacts) -> str:
     return f"{bias}activation {facts.activation}"
 
 
-def _variables(graph: Graph, names: Iterable[str]) -> list[Value]:
+def _variables(graph: Graph, names: Iterable[str]) -> list[GraphValue]:
     """The variables that are saved under a name, else that have it; a partitioned one has parts."""
     wanted = set(names)
     saved = [
@@ -103,11 +103,11 @@ def _variables(graph: Graph, names: Iterable[str]) -> list[Value]:
         if name in wanted and (source := graph.source(value)) is not None
         if graph.node(source).op in VARIABLES
     ]
-    named = [Value("", name) for name in wanted if name in graph.main]
+    named = [GraphValue("", name) for name in wanted if name in graph.main]
     return list(dict.fromkeys(saved or named))
 
 
-def _saved(graph: Graph) -> Iterator[tuple[str, Value]]:
+def _saved(graph: Graph) -> Iterator[tuple[str, GraphValue]]:
     """Every name that a Saver saves something under, and what."""
     for function, nodes in graph.nodes.items():
         for node in nodes.values():
@@ -117,12 +117,12 @@ def _saved(graph: Graph) -> Iterator[tuple[str, Value]]:
                 yield from zip(_strings(graph, inputs[1]), inputs[first:], strict=False)
 
 
-def _strings(graph: Graph, value: Value) -> list[str]:
+def _strings(graph: Graph, value: GraphValue) -> list[str]:
     tensor = _tensor(graph, value)
     return [] if tensor is None else [str(part, "utf-8", "replace") for part in tensor.parts(8)]
 
 
-def _tensor(graph: Graph, value: Value) -> Message | None:
+def _tensor(graph: Graph, value: GraphValue) -> Message | None:
     """The TensorProto of the constant that a value is."""
     source = graph.source(value)
     node = None if source is None else graph.node(source)
@@ -130,7 +130,7 @@ def _tensor(graph: Graph, value: Value) -> Message | None:
     return None if stored is None else Message(stored.part(8))
 
 
-def _number(graph: Graph, value: Value) -> float | None:
+def _number(graph: Graph, value: GraphValue) -> float | None:
     """The one number that a constant holds, as short as its type allows; None for all else."""
     tensor = _tensor(graph, value)
     dtype = None if tensor is None else dtype_name(tensor.unsigned(1))
@@ -237,14 +237,14 @@ class _Gates:
         return CellFacts(added if isinstance(added, float) else None, inner,
                          None if isinstance(added, float) else added)  # fmt: skip
 
-    def _sigmoids(self, output: int, gate: str) -> tuple[set[Value], float | str]:
+    def _sigmoids(self, output: int, gate: str) -> tuple[set[GraphValue], float | str]:
         """The Sigmoids of a gate, and what is added before: a number, or the op that makes it.
 
         Raises:
             _Refused: no Sigmoid; or more is added to it than a number, as peepholes do.
         """
         start = self.split.value(output)
-        found: set[Value] = set()
+        found: set[GraphValue] = set()
         added: set[float | str] = set()
         for use in self.graph.uses(start):
             if use.node.op == "Sigmoid":
@@ -268,14 +268,14 @@ class _Gates:
             )
         return found, added.pop()
 
-    def _activated(self, value: Value, gates: set[Value]) -> tuple[str, list[Value]]:
+    def _activated(self, value: GraphValue, gates: set[GraphValue]) -> tuple[str, list[GraphValue]]:
         """The activation that a value goes through before it is multiplied by a gate, and the
         products.
 
         Raises:
             _Refused: the state is clipped, or the activation is none of Keras'.
         """
-        found: dict[str, list[Value]] = {}
+        found: dict[str, list[GraphValue]] = {}
         for use in self.graph.uses(value):
             if use.node.op in ACTIVATIONS:
                 products = list(self._products(use.value(), gates))
@@ -295,7 +295,7 @@ class _Gates:
         raise _Refused(f"its activation is none of {', '.join(ACTIVATIONS.values())}, {LINEAR}: "
                        f"{self._ops(value)}")  # fmt: skip
 
-    def _products(self, value: Value, gates: set[Value]) -> Iterator[Value]:
+    def _products(self, value: GraphValue, gates: set[GraphValue]) -> Iterator[GraphValue]:
         """The products of a value and a gate."""
         for use in self.graph.uses(value):
             if use.node.op == "Mul":
@@ -303,7 +303,7 @@ class _Gates:
                 if self.graph.source(other) in gates:
                     yield use.value()
 
-    def _adds_kept(self, use: Use, forgets: set[Value]) -> bool:
+    def _adds_kept(self, use: Use, forgets: set[GraphValue]) -> bool:
         """Whether the other addend is a product with the forget gate."""
         other = self.graph.source(self.graph.inputs(use.function, use.node)[1 - use.place])
         if other is None or self.graph.node(other).op != "Mul":
@@ -311,11 +311,11 @@ class _Gates:
         factors = self.graph.inputs(other.function, self.graph.node(other))
         return any(self.graph.source(factor) in forgets for factor in factors)
 
-    def _ops(self, value: Value) -> str:
+    def _ops(self, value: GraphValue) -> str:
         return _listed(self.graph, value)
 
 
-def _listed(graph: Graph, value: Value) -> str:
+def _listed(graph: Graph, value: GraphValue) -> str:
     """The ops that take a value, but for those that only look at it."""
     ops = dict.fromkeys(use.node.op for use in graph.uses(value))
     own = [op for op in ops if not any(part in op for part in _ASIDE)]
@@ -339,7 +339,7 @@ def _of_rnn(graph: Graph, uses: Iterable[Use]) -> Iterator[CellFacts]:
             yield _of_sum(graph, use.value())
 
 
-def _is_gated(graph: Graph, candidate: Value) -> bool:
+def _is_gated(graph: Graph, candidate: GraphValue) -> bool:
     """Whether a GRU's candidate is multiplied by 1 - u as it is."""
     others = [
         graph.source(graph.inputs(use.function, use.node)[1 - use.place])
@@ -349,7 +349,7 @@ def _is_gated(graph: Graph, candidate: Value) -> bool:
     return any(other is not None and graph.node(other).op == "Sub" for other in others)
 
 
-def _of_sum(graph: Graph, total: Value, *, is_linear: bool = False) -> CellFacts:
+def _of_sum(graph: Graph, total: GraphValue, *, is_linear: bool = False) -> CellFacts:
     """A cell whose activation the sum goes through, and nothing else."""
     ops = {
         use.node.op for use in graph.uses(total) if not any(part in use.node.op for part in _ASIDE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from rnnconvert.containers.checkpoint.wire import Message, decode_text, decode_varints
-from rnnconvert.containers.graph_def import VARIABLES, Graph, GraphNode, Value
+from rnnconvert.containers.graph_def import VARIABLES, Graph, GraphNode, GraphValue
 
 _RUNNING = frozenset(
     f"CudnnRNN{kind}{version}" for kind in ("", "Backprop") for version in ("", "V2", "V3")
@@ -76,7 +76,7 @@ def _variable(graph: Graph, node: GraphNode, place: int) -> str | None:
     """The variable that an input of a node comes from."""
     if len(node.inputs) <= place:
         return None
-    source = graph.source(Value("", *node.inputs[place]))
+    source = graph.source(GraphValue("", *node.inputs[place]))
     return source.node if source is not None and graph.node(source).op in VARIABLES else None
 
 

@@ -7,19 +7,20 @@ restore; or, with `names="keras"`, SCOPE/layer_N/DIRECTION/{kernel,recurrent_ker
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from rnnconvert import layouts
-from rnnconvert.checkpoints.load import cell_layout, load_slot
+from rnnconvert.checkpoints.load import cell_layout
 from rnnconvert.checkpoints.objects import GRAPH_KEY, is_optimizer, with_cells
-from rnnconvert.checkpoints.stack import CellPlace, Stack
+from rnnconvert.checkpoints.stack import CellPlace, Stack, StackSlot
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.containers.checkpoint.files import reading
 from rnnconvert.containers.raw_file import Filled
+from rnnconvert.containers.tiles import MovedTensor
 from rnnconvert.layouts import RnnWeights, opaque, tf1_cells
 from rnnconvert.layouts.opaque import PseudoLayer
 from rnnconvert.layouts.weights import Array
@@ -36,7 +37,21 @@ _OBJECT_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 class Packable(Protocol):
     """Weights that are not in memory; see `streams.StreamedWeights`."""
 
+    @property
+    def variable(self) -> str: ...
+
+    @property
+    def found(self) -> Sequence[MovedTensor]: ...
+
+    @property
+    def bias(self) -> Array: ...
+
     def pack(self, place: CellPlace) -> Mapping[str, Array | Filled]: ...
+
+    def with_bias(self, bias: Array) -> Packable: ...
+
+
+ReadSlot = Callable[[Stack, StackSlot], Sequence[RnnWeights | Packable]]
 
 
 @dataclass
@@ -48,20 +63,17 @@ class RewrittenVariables:
         replaced: variables of the input that are left out.
         notes: sentences on slots.
         places: for each stack's scope, where its weights are now.
+        slots: those that are not in memory.
     """
 
     tensors: dict[str, Array | Filled] = field(default_factory=dict)
     replaced: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     places: dict[str, tuple[CellPlace, ...]] = field(default_factory=dict)
+    slots: list[Packable] = field(default_factory=list)
 
     def add(self, place: CellPlace, weights: RnnWeights | Packable) -> None:
-        packed: Mapping[str, Array | Filled]
-        if isinstance(weights, RnnWeights):
-            packed = pack_place(place, weights)
-        else:
-            packed = weights.pack(place)
-        for inner, array in packed.items():
+        for inner, array in _packed(place, weights).items():
             self.tensors[place.tensors[inner]] = array
 
     @property
@@ -72,21 +84,24 @@ class RewrittenVariables:
         return "dropped" if any("dropped" in note for note in self.notes) else "converted"
 
 
+def _packed(place: CellPlace, weights: RnnWeights | Packable) -> Mapping[str, Array | Filled]:
+    return pack_place(place, weights) if isinstance(weights, RnnWeights) else weights.pack(place)
+
+
 def rewrite_variables(
     stacks: Sequence[Stack],
     weights: Sequence[Sequence[RnnWeights | Packable]],
     checkpoint: Checkpoint,
     names: str,
-    *,
-    keep_slots: bool,
+    read_slot: ReadSlot | None,
 ) -> RewrittenVariables:
     """The converted variables of all stacks that are stored as cuDNN stores them.
 
     Args:
         weights: of each stack, see `load.load_weights`.
-        checkpoint: for the slots.
+        checkpoint: for its object graph.
         names: "tf1" or "keras".
-        keep_slots: unpack the optimizer's slots too.
+        read_slot: gives a slot, cut as the buffer is; None drops the optimizer's slots.
     """
     result = RewrittenVariables()
     for stack, own in zip(stacks, weights, strict=True):
@@ -98,12 +113,12 @@ def rewrite_variables(
         for place, canonical in zip(places, own, strict=True):
             result.add(place, canonical)
         result.replaced |= {slot.variable for slot in stack.slots}
-        if not keep_slots:
+        if read_slot is None:
             result.notes += [
                 f"{slot.variable} dropped, as asked for (--optimizer drop)" for slot in stack.slots
             ]
         else:
-            _add_slots(result, stack, checkpoint)
+            _add_slots(result, stack, read_slot)
     if names == "tf1":
         _put_into_objects(result, stacks, checkpoint)
     return result
@@ -210,50 +225,55 @@ def unpack_place(place: CellPlace, stack: Stack, tensors: Mapping[str, Array]) -
 # --- slots ----------------------------------------------------------------------------------
 
 
-def _add_slots(result: RewrittenVariables, stack: Stack, checkpoint: Checkpoint) -> None:
+def _add_slots(result: RewrittenVariables, stack: Stack, read_slot: ReadSlot) -> None:
     """Cut the slots like the buffer; all of them or none, for an optimizer needs them together.
 
     A merged bias takes the slot of its halves, where they agree.
     """
-    tensors: dict[str, Array] = {}
+    tensors: dict[str, Array | Filled] = {}
+    streamed: list[Packable] = []
     places = result.places[stack.scope]
     for slot in stack.slots:
         linear = slot.name == "ExponentialMovingAverage"  # the average of a sum of averages
-        for place, layer in zip(places, load_slot(stack, slot, checkpoint), strict=True):
-            weights = layer.weights() if linear else _merged_slot(layer)
+        for place, own in zip(places, read_slot(stack, slot), strict=True):
+            assert own.bias is not None
+            bias = own.bias if linear else _merged_slot(stack.cell, own.bias)
             reason = None
-            if weights is None:
+            if bias is None:
                 reason = (
                     "input and recurrent biases have different slots, so there is no exact slot "
                     "for their sum"
                 )
             elif any(name.endswith(_OBJECT_SUFFIX) for name in place.tensors.values()):
                 reason = "slots of an object-based checkpoint have other names"
-            if weights is None or reason:
+            if bias is None or reason:
                 result.notes.append(f"slots of {stack.opaque} dropped: {slot.variable}: {reason}")
                 return
-            for inner, array in pack_place(place, weights).items():
+            if isinstance(own, RnnWeights):
+                own = replace(own, bias=bias)
+            else:
+                own = own.with_bias(bias)
+                streamed.append(own)
+            for inner, array in _packed(place, own).items():
                 tensors[f"{place.tensors[inner]}/{slot.name}"] = array
     result.tensors.update(tensors)
+    result.slots += streamed
     result.notes += [f"{slot.variable} unpacked like its buffer" for slot in stack.slots]
 
 
-def _merged_slot(layer: PseudoLayer) -> RnnWeights | None:
-    """A slot in which the bias that will be merged is there once; None where halves disagree.
+def _merged_slot(cell: str, slot: Array) -> Array | None:
+    """A bias' slot in which what will be merged is there once; None where halves disagree.
 
     The gradient of both halves is the same, so their slots agree to rounding. The layouts add the
     halves of a merged bias, so one of them is set to zero.
     """
-    weights = layer.weights()
-    assert weights.bias is not None
-    gates = layouts.CELLS[weights.cell].gates
-    bias = weights.bias.copy()
-    for index, gate in enumerate(gates):
-        if weights.cell == "gru" and gate == "n":
+    bias = slot.copy()
+    for index, gate in enumerate(layouts.CELLS[cell].gates):
+        if cell == "gru" and gate == "n":
             continue
         one, other = bias[:, index].astype(np.float64)
         scale = max(float(np.abs(one).max(initial=0)), 1e-30)
         if np.abs(one - other).max(initial=0) > 1e-5 * scale:
             return None
         bias[1, index] = 0
-    return RnnWeights(weights.cell, weights.kernel, weights.recurrent, bias)
+    return bias

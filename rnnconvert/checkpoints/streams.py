@@ -7,19 +7,19 @@ is compared there. Only the biases are read as arrays.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from rnnconvert.checkpoints.load import cell_layout
-from rnnconvert.checkpoints.rewrite import pack_place, target_places
+from rnnconvert.checkpoints.rewrite import Packable, pack_place, target_places
 from rnnconvert.checkpoints.stack import CellPlace, Stack
 from rnnconvert.checkpoints.verify import bias_problem, weights_detail
 from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
 from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
 from rnnconvert.containers.safe_npz import open_arrays, require_whole, write_arrays
-from rnnconvert.containers.tiles import Block, Found, Move, Stream
+from rnnconvert.containers.tiles import MatrixBlock, Move, MovedTensor, TileStream
 from rnnconvert.containers.tiles import side_by_side as in_threads
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells, unpack_bias
 from rnnconvert.layouts.opaque_shape import Region
@@ -33,19 +33,23 @@ _KERNEL, _RECURRENT = 1, 101
 
 @dataclass(frozen=True)
 class StreamedWeights:
-    """One direction of one layer in a buffer, not read yet.
+    """One direction of one layer in a buffer or a slot of it, not read yet.
 
     Attributes:
         stack: it belongs to.
-        buffer: where the buffer lies.
+        variable: what it is a part of.
+        buffer: where that lies.
         regions: of the matrices and biases, by their kind and gate.
+        own_bias: instead of the bias in the buffer.
         found: what was seen of the matrices when they were written.
     """
 
     stack: Stack
+    variable: str
     buffer: RawPlace
     regions: Mapping[tuple[str, str | None], Region]
-    found: list[Found] = field(default_factory=list)
+    found: list[MovedTensor] = field(default_factory=list)
+    own_bias: Array | None = None
 
     @property
     def gates(self) -> tuple[str, ...]:
@@ -54,6 +58,8 @@ class StreamedWeights:
     @property
     def bias(self) -> Array:
         """(2, gates, units), input bias then recurrent bias."""
+        if self.own_bias is not None:
+            return self.own_bias
         with open_raw(self.buffer.path) as file:
             rows = [
                 file.array(self._offset(kind, gate), (self.stack.num_units,), self.buffer.dtype)
@@ -61,6 +67,10 @@ class StreamedWeights:
                 for gate in self.gates
             ]
         return np.stack(rows).reshape(2, len(self.gates), -1)
+
+    def with_bias(self, bias: Array) -> StreamedWeights:
+        """The same matrices with another bias."""
+        return replace(self, own_bias=bias)
 
     def _offset(self, kind: str, gate: str | None) -> int:
         return self.buffer.offset + self.regions[kind, gate].offset * self.buffer.dtype.itemsize
@@ -89,7 +99,7 @@ class StreamedWeights:
 
         def fill(target: RawFile, place: int) -> None:
             with open_raw(self.buffer.path) as source:
-                stream = Stream(source, target, check=True)
+                stream = TileStream(source, target, check=True)
                 for moves in self._moves(rows, place, shape[1]):
                     self.found.extend(in_threads(stream.relay(moves)))
 
@@ -113,8 +123,8 @@ class StreamedWeights:
             for column, region in enumerate(matrices):
                 units, width = region.shape
                 start = self._offset(region.kind, region.gate)
-                source = Block(start, units, width, width)
-                target = Block(place + column * units * size, width, units, stride)
+                source = MatrixBlock(start, units, width, width)
+                target = MatrixBlock(place + column * units * size, width, units, stride)
                 moves.append(Move(source, target, (units, width), size))
             yield moves
             place += width * stride * size
@@ -134,21 +144,29 @@ def streams_of(
         return []
     if options.verify not in ("none", "weights"):
         return []
-    found = [streamed(stack, checkpoint) for stack in stacks]
+    found = [
+        streamed(stack, stack.opaque, checkpoint) if stack.opaque is not None else None
+        for stack in stacks
+    ]
     known = [weights for weights in found if weights is not None]
     return known if len(known) == len(found) else []
 
 
-def streamed(stack: Stack, checkpoint: Checkpoint) -> tuple[StreamedWeights, ...] | None:
+def streamed(
+    stack: Stack, variable: str, checkpoint: Checkpoint
+) -> tuple[StreamedWeights, ...] | None:
     """The layers of a stack that is a buffer alone, in one piece; None of another.
+
+    Args:
+        variable: the buffer, or a slot of it.
 
     Raises:
         UnreadableInputError: the buffer does not fit its checksum.
     """
-    if stack.opaque is None or stack.places or stack.is_skipping:
+    if stack.places or stack.is_skipping:
         return None
-    buffer = checkpoint.place(stack.opaque)
-    if buffer is None or checkpoint.variables[stack.opaque].size != stack.shape.size:
+    buffer, info = checkpoint.place(variable), checkpoint.variables[variable]
+    if buffer is None or info.size != stack.shape.size or info.dtype != stack.dtype:
         return None
     for _ in buffer.chunks():  # which checks them
         pass
@@ -156,7 +174,7 @@ def streamed(stack: Stack, checkpoint: Checkpoint) -> tuple[StreamedWeights, ...
     for region in stack.shape.regions:
         own = regions.setdefault((region.layer, region.direction), {})
         own[region.kind, region.gate] = region
-    return tuple(StreamedWeights(stack, buffer, own) for own in regions.values())
+    return tuple(StreamedWeights(stack, variable, buffer, own) for own in regions.values())
 
 
 def pack_biases(place: CellPlace, cell: str, bias: Array) -> dict[str, Array]:
@@ -196,6 +214,16 @@ def check_streamed(
             return LevelResult("failed", detail=f"{stack.scope} layer {number}: {problem}")
     detail = weights_detail(stack.scope, stack.cell, len(weights))
     return LevelResult("passed", detail=f"{detail}, matrices of the buffer give its bits")
+
+
+def check_slots(slots: Sequence[Packable]) -> list[LevelResult]:
+    """What was wrong with slots when they were written; empty where nothing was."""
+    return [
+        LevelResult("failed", detail=f"{own.variable}: {found.difference}")
+        for own in slots
+        for found in own.found
+        if found.difference
+    ]
 
 
 def check_streams(

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from rnnconvert.cli.groups import option_group
 from rnnconvert.errors import ConversionError, UsageError
 
 if TYPE_CHECKING:
@@ -34,18 +31,6 @@ _FAILED = {
 _MOST = 900_000
 """Bytes of a summary: GitHub takes 1 MiB from one step, and nothing of a longer one."""
 
-ci_options = option_group(
-    "Continuous integration",
-    click.option(
-        "--summary", type=click.Path(readable=False), metavar="FILE",
-        help="Append a summary in Markdown to FILE, as $GITHUB_STEP_SUMMARY expects it.",
-    ),
-    click.option(
-        "--annotations", type=click.Path(readable=False), metavar="FILE",
-        help="Append GitHub's annotations (::error file=...) to FILE.",
-    ),
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -58,7 +43,7 @@ class Outcome:
         check: only asked whether it needs conversion.
     """
 
-    path: Path
+    path: object
     report: Report | None
     error: ConversionError | None
     check: bool = False
@@ -101,7 +86,7 @@ class CiFiles:
     def paths(self) -> list[Path]:
         return [Path(path) for path in (self.summary, self.annotations) if path is not None]
 
-    def add(self, path: Path, ended: Report | ConversionError, *, check: bool = False) -> None:
+    def add(self, path: object, ended: Report | ConversionError, *, check: bool = False) -> None:
         """What became of an input: its report, or the error that came instead."""
         if isinstance(ended, ConversionError):
             self.outcomes.append(Outcome(path, ended.report, ended, check))
@@ -110,7 +95,7 @@ class CiFiles:
 
     def require_writable(self, models: Sequence[Path]) -> None:
         """Refuse to append to a model, or to what is no text, before any work is done."""
-        from rnnconvert.publish import check_appendable
+        from rnnconvert.outputs import check_appendable
 
         for path in self.paths:
             check_appendable(path, models)
@@ -240,7 +225,7 @@ def workflow_commands(outcomes: Sequence[Outcome]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _command(level: str, path: Path, message: str) -> str:
+def _command(level: str, path: object, message: str) -> str:
     return f"::{level} file={_field(path)},title=rnnconvert::{_data(message)}"
 
 

@@ -6,28 +6,26 @@ Imports stand where they are needed: `inspect` should not wait for what only a c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnconvert.cli.ci import CiFiles
+from rnnconvert.cli.outcomes import Outcome, Pair, Workers, convert_one, inspect_one, outcomes
 from rnnconvert.cli.output import Output
 from rnnconvert.cli.supervise import working_on
-from rnnconvert.containers import deadline
-from rnnconvert.errors import (
-    ConversionError,
-    OutputError,
-    UnreadableInputError,
-    UsageError,
-    last_resort,
-)
+from rnnconvert.errors import ConversionError, OutputError, UsageError, last_resort
+from rnnconvert.stores.urls import StoreUrl, place_of
 
 if TYPE_CHECKING:
-    from rnnconvert.cli.progress_bar import ProgressBar
+    from rnnconvert.cli.ci import CiFiles
+    from rnnconvert.commands.folder import Found, FoundModel
     from rnnconvert.options import Options
-    from rnnconvert.publish import Footprint
+    from rnnconvert.outputs import Footprint
+    from rnnconvert.report import Report
+    from rnnconvert.stores.finding import StoredModel
+    from rnnconvert.stores.folder import Source, Target
 
 NEEDS_WORK = 1
 
@@ -35,9 +33,11 @@ NEEDS_WORK = 1
 def convert_all(
     output: Output,
     *,
-    paths: Sequence[Path],
+    paths: Sequence[Path | StoreUrl],
     output_path: str | None = None,
     jobs: int = 1,
+    engine: str = "local",
+    scheduler: str | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     resume: bool = False,
@@ -46,50 +46,51 @@ def convert_all(
     **options: Any,
 ) -> int:
     """Convert every input; the worst exit code wins. An interrupted run reports what it did."""
-    from rnnconvert.commands.folder import Wanted, find_models, mirrored
+    from rnnconvert.cli.ci import CiFiles
+    from rnnconvert.commands.folder import Wanted
     from rnnconvert.options import Options
+    from rnnconvert.stores.folder import find_placed, targets_of
 
     chosen = Options.of(hashes=output.documents.are_wanted, **options)
-    found = find_models(paths, Wanted(tuple(include), tuple(exclude)),
-                        None if output_path is None else Path(output_path))  # fmt: skip
-    models = [model.path for model in found.models]
+    workers = Workers.chosen(jobs, engine, scheduler)
+    target = None if output_path is None else place_of(output_path)
     ci = CiFiles(summary, annotations)
-    if not found.is_folder:
-        target = _output_path(output_path)
-        if len(models) > 1 and target is not None and not target.is_dir():
-            raise UsageError("with several inputs the output must be an existing directory",
-                             path=str(target))  # fmt: skip
-        pairs = list(zip(models, [target] * len(models), strict=True))
-        return _convert(output, ci, pairs, jobs, chosen, resume=resume)
-    root = None if output_path is None else Path(output_path)
-    if root is not None and root.exists() and not root.is_dir():
-        raise UsageError("with a folder as input the output must be a directory", path=str(root))
-    output.show_as_batch()
-    with mirrored(found.models, root, chosen) as targets:
-        work = list(zip(models, targets, strict=True))
-        return _convert(output, ci, work, jobs, chosen, resume=resume, others=found.left_alone())
+    with ExitStack() as stack:
+        wanted = Wanted(tuple(include), tuple(exclude))
+        found = stack.enter_context(find_placed(paths, wanted, target))
+        if found.is_folder:
+            output.show_as_batch()
+        else:
+            _require_directory(output_path)
+        targets = stack.enter_context(targets_of(found, target, chosen))
+        _refuse_clashes(output, ci, found.models, targets, chosen)
+        pairs = [(m.source, place) for m, place in zip(found.models, targets, strict=True)]
+        return _convert(output, ci, pairs, workers, chosen, found, resume=resume)
 
 
 def _convert(
     output: Output,
     ci: CiFiles,
     pairs: Sequence[Pair],
-    jobs: int,
+    workers: Workers,
     options: Options,
+    found: Found,
     *,
     resume: bool,
-    others: Sequence[str] = (),
 ) -> int:
     """Convert each model to its target, those apart that an earlier run has done."""
-    _refuse_clashes(output, ci, pairs, options)
     codes: dict[int, int] = {}
     if resume:
         pairs = _not_done(output, pairs, options)
     paths = [path for path, _ in pairs]
     try:
         with output.working_on(paths) as bar:
-            work = partial(_convert_one, options=options)
-            for index, outcome in _outcomes(work, pairs, jobs, bar, apart=not output.debug):
+            work = partial(convert_one, options=options)
+            for index, outcome in outcomes(work, pairs, workers, bar, apart=not output.debug):
+                if outcome is None:
+                    found.others += 1
+                    codes[index] = 0
+                    continue
                 ci.add(paths[index], outcome, check=options.check)
                 codes[index] = _tell(output, paths[index], outcome, options)
                 output.documents.save()
@@ -98,10 +99,10 @@ def _convert(
             if index not in codes:
                 output.unfinished(options.command, path, _interrupted())
                 ci.add(path, _interrupted())
-        output.finish(others)
+        output.finish(found.left_alone())
         ci.write()
         raise
-    output.finish(others)
+    output.finish(found.left_alone())
     ci.write()
     return max(codes.values(), default=0)
 
@@ -113,6 +114,7 @@ def _not_done(output: Output, pairs: Sequence[Pair], options: Options) -> list[P
         UsageError: there is no report to go by.
     """
     from rnnconvert.commands.resume import read_entries, was_done
+    from rnnconvert.stores.resume import is_unchanged
 
     report = output.documents.report
     if report is None:
@@ -121,14 +123,14 @@ def _not_done(output: Output, pairs: Sequence[Pair], options: Options) -> list[P
     entries, left = read_entries(report), []
     for path, target in pairs:
         entry = entries.get(str(path))
-        if entry is not None and was_done(entry, path, options):
+        if entry is not None and was_done(entry, path, options, is_unchanged):
             output.done_before(str(path), entry)
         else:
             left.append((path, target))
     return left
 
 
-def _tell(output: Output, path: Path, outcome: Outcome, options: Options) -> int:
+def _tell(output: Output, path: Source, outcome: Outcome, options: Options) -> int:
     """Print the outcome of one conversion; returns its exit code."""
     if isinstance(outcome, ConversionError):
         output.failure(options.command, path, outcome)
@@ -142,22 +144,27 @@ def _interrupted() -> ConversionError:
     return ConversionError("interrupted before it was done")
 
 
-def export_one(output: Output, *, path: Path, output_path: str, **options: Any) -> int:
+def export_one(output: Output, *, path: Path | StoreUrl, output_path: str, **options: Any) -> int:
     """Export one model."""
     from rnnconvert.exports import export_model
     from rnnconvert.exports.options import ExportOptions
+    from rnnconvert.stores.work import on_models, to_place
 
     chosen = ExportOptions.of(hashes=output.documents.are_wanted, **options)
-    target = _output_path(output_path)
-    assert target is not None
+    _require_directory(output_path)
+    target = place_of(output_path)
     _check_report(output, [path, target])
     code = 0
     working_on(path)
+
+    def export(source: Path) -> Report:
+        return to_place(lambda place: export_model(source, place, chosen), target, chosen.general)
+
     try:
         with output.working_on([path]) as bar:
             if bar is not None:
-                bar.begin(path)
-            report = export_model(path, target, chosen)
+                bar.begin(path.name)
+            report = on_models(export, [path])
         output.exported(report)
     except ConversionError as error:
         output.failure("export", path, error)
@@ -169,32 +176,34 @@ def export_one(output: Output, *, path: Path, output_path: str, **options: Any) 
 def inspect_all(
     output: Output,
     *,
-    paths: Sequence[Path],
+    paths: Sequence[Path | StoreUrl],
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     **options: Any,
 ) -> int:
     """Inspect every input; the worst exit code wins."""
-    from rnnconvert.commands.folder import Wanted, find_models
+    from rnnconvert.commands.folder import Wanted
     from rnnconvert.options import Options
+    from rnnconvert.stores.folder import find_placed
 
-    found = find_models(paths, Wanted(tuple(include), tuple(exclude)))
-    paths = [model.path for model in found.models]
+    with find_placed(paths, Wanted(tuple(include), tuple(exclude))) as found:
+        pairs: list[Pair] = [(model.source, None) for model in found.models]
+    models = [model for model, _ in pairs]
     if found.is_folder:
         output.show_as_batch()
-    _check_report(output, paths)
+    _check_report(output, models)
     chosen = Options.of(hashes=output.documents.are_wanted, **options)
-    codes = []
-    work = partial(_inspect_one, options=chosen)
-    with output.working_on(paths) as bar:
-        pairs = [(path, None) for path in paths]
-        for index, outcome in _outcomes(work, pairs, 1, bar, apart=not output.debug):
-            if isinstance(outcome, ConversionError):
-                output.failure("inspect", paths[index], outcome)
+    codes = [0]
+    work = partial(inspect_one, options=chosen)
+    with output.working_on(models) as bar:
+        for index, outcome in outcomes(work, pairs, Workers(), bar, apart=not output.debug):
+            if outcome is None:
+                found.others += 1
+            elif isinstance(outcome, ConversionError):
+                output.failure("inspect", models[index], outcome)
                 codes.append(outcome.exit_code)
             else:
                 output.inspection(outcome)
-                codes.append(0)
     output.finish(found.left_alone())
     return max(codes)
 
@@ -202,19 +211,21 @@ def inspect_all(
 def verify_pair(
     output: Output,
     *,
-    original: Path,
-    converted: Path,
+    original: Path | StoreUrl,
+    converted: Path | StoreUrl,
     summary: str | None = None,
     annotations: str | None = None,
     **options: Any,
 ) -> int:
     """Compare two files. A report that exists is one to check the files by."""
+    from rnnconvert.cli.ci import CiFiles
     from rnnconvert.commands import verify as comparison
     from rnnconvert.options import Options
+    from rnnconvert.stores.work import on_models
 
     _check_report(output, [original, converted], may_exist=True)
     ci = CiFiles(summary, annotations)
-    ci.require_writable([file for path in (original, converted) for file in _files(path)])
+    ci.require_writable(_local_files([original, converted]))
     earlier = output.documents.take_existing_report()
     chosen = Options.of(hashes=output.documents.are_wanted, **options)
     code = 0
@@ -222,8 +233,11 @@ def verify_pair(
     try:
         with output.working_on([original]) as bar:
             if bar is not None:
-                bar.begin(original)
-            report = comparison.verify_paths(original, converted, chosen, earlier)
+                bar.begin(original.name)
+            report = on_models(
+                lambda one, other: comparison.verify_paths(one, other, chosen, earlier),
+                [original, converted],
+            )
         output.comparison(report, earlier)
         ci.add(converted, report)
     except ConversionError as error:
@@ -239,51 +253,95 @@ def verify_pair(
     return code
 
 
-def _output_path(given: str | None) -> Path | None:
-    """The output as a path; a directory that is asked for by a slash must be there."""
-    if given is None:
-        return None
-    path = Path(given)
-    if given.endswith(("/", os.sep)) and not path.is_dir():
+def _require_directory(given: str | None) -> None:
+    """A local directory that is asked for by a slash must be there; those of stores never are."""
+    if given is not None and given.endswith(("/", os.sep)) and isinstance(place_of(given), Path) \
+            and not Path(given).is_dir():  # fmt: skip
         raise OutputError("the directory does not exist", path=given)
-    return path
 
 
-def _refuse_clashes(output: Output, ci: CiFiles, pairs: Sequence[Pair], options: Options) -> None:
+def _refuse_clashes(
+    output: Output,
+    ci: CiFiles,
+    models: Sequence[FoundModel],
+    targets: Sequence[Target],
+    options: Options,
+) -> None:
     """Two inputs must not be written to one place, nor one over another, nor a text over any.
 
     Raises:
         UsageError: that would happen.
         OutputError: the report can't be written.
     """
-    from rnnconvert.publish import refuse_clashes
+    from rnnconvert.outputs import refuse_clashes
+    from rnnconvert.stores.folder import refuse_stored_clashes
 
     footprints = []
-    if len(pairs) > 1 or output.documents.are_written or ci.paths:
-        footprints = [_footprint(path, target, options) for path, target in pairs]
+    if len(models) > 1 or output.documents.are_written or ci.paths:
+        pairs = list(zip(models, targets, strict=True))
+        footprints = [
+            *_footprints(pairs, options, apart=not output.debug),
+            *_stored_footprints(pairs, options),
+        ]
     refuse_clashes(footprints)
+    refuse_stored_clashes(models, targets, options)
     reads = [path for each in footprints for path in each.reads]
     writes = [path for each in footprints for path in each.writes]
     output.documents.check_paths(reads, writes)
     ci.require_writable([*reads, *writes])
 
 
-def _footprint(path: Path, target: Path | None, options: Options) -> Footprint:
-    """What the conversion of one input reads and writes; of one that can't be read, nothing."""
-    from rnnconvert.commands import convert as conversion
-    from rnnconvert.publish import Footprint
+def _footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options, *, apart: bool
+) -> Iterator[Footprint]:
+    """What the conversions of local models read and write; where one can't be read, nothing is
+    written.
+    """
+    from rnnconvert.outputs import Footprint
 
+    local = [(model.path, target) for model, target in pairs if model.stored is None]
+    work = partial(_footprint, options=options)
+    for index, outcome in outcomes(work, local, Workers(), None, apart=apart, quick=True):
+        failed = isinstance(outcome, ConversionError)  # it is told in its turn
+        yield Footprint(_files(local[index][0])) if failed else outcome
+
+
+def _footprint(pair: tuple[Path, Target], options: Options) -> Outcome:
+    from rnnconvert.commands import convert as conversion
+    from rnnconvert.outputs import Footprint
+
+    path, target = pair
+    if target is not None and not isinstance(target, Path):
+        return Footprint(_files(path))
     try:
         return conversion.footprint(path, target, options)
-    except ConversionError:  # it is told in its turn
-        return Footprint(_files(path))
+    except ConversionError as error:
+        return error
 
 
-def _check_report(output: Output, paths: Sequence[Path], *, may_exist: bool = False) -> None:
+def _stored_footprints(
+    pairs: Sequence[tuple[FoundModel, Target]], options: Options
+) -> Iterator[Footprint]:
+    """What the conversions of models in a store write on this machine."""
+    from rnnconvert.commands import convert as conversion
+    from rnnconvert.outputs import Footprint
+
+    for model, target in pairs:
+        if model.stored is not None and isinstance(target, Path):
+            yield Footprint((), tuple(conversion.possible_outputs(model.path, target, options)))
+
+
+def _check_report(
+    output: Output, places: Sequence[Path | StoreUrl | StoredModel], *, may_exist: bool = False
+) -> None:
     """Refuse a report that would replace a part of a model, before any work is done."""
     if output.documents.are_written:
-        models = [file for path in paths for file in _files(path)]
+        models = _local_files(places)
         output.documents.check_paths(models, [], may_exist=may_exist)
+
+
+def _local_files(places: Sequence[Path | StoreUrl | StoredModel]) -> list[Path]:
+    return [file for place in places if isinstance(place, Path) for file in _files(place)]
 
 
 def _files(path: Path) -> tuple[Path, ...]:
@@ -298,70 +356,3 @@ def _files(path: Path) -> tuple[Path, ...]:
             graph = found.prefix.with_name(f"{found.prefix.name}.meta")
             return (graph, *found.tables, *open_checkpoint(found).files)
     return () if path.is_dir() else (path,)
-
-
-Outcome = Any
-"""What a command found or did, or the ConversionError that came instead."""
-Pair = tuple[Path, "Path | None"]
-"""A model, and where its output goes."""
-
-
-def _outcomes(
-    work: Callable[[Pair], Outcome],
-    pairs: Sequence[Pair],
-    jobs: int,
-    bar: ProgressBar | None,
-    *,
-    apart: bool,
-) -> Iterator[tuple[int, Outcome]]:
-    """The index of each input and what became of it, in their order.
-
-    Args:
-        apart: each of several inputs may only cost itself, even if a library crashes on it.
-    """
-    if len(pairs) == 1 or (jobs == 1 and not (apart and deadline.is_allowed())):
-        for index, pair in enumerate(pairs):
-            working_on(pair[0])
-            if bar is not None:
-                bar.begin(pair[0])
-            outcome = work(pair)
-            if bar is not None:
-                bar.end(range(index + 1))
-            yield index, outcome
-        return
-    from rnnconvert.cli.workers import Died, in_workers
-
-    done: dict[int, Outcome] = {}
-    told = 0
-    try:
-        for index, outcome in in_workers(work, pairs, min(jobs, len(pairs))):
-            if isinstance(outcome, Died):
-                outcome = UnreadableInputError(str(outcome), path=str(pairs[index][0]))
-            done[index] = outcome
-            if bar is not None:
-                bar.end(list(done))
-            while told in done:
-                yield told, done[told]
-                told += 1
-    except KeyboardInterrupt:
-        for index in sorted(index for index in done if index >= told):
-            yield index, done[index]
-        raise
-
-
-def _inspect_one(pair: Pair, options: Options) -> Outcome:
-    from rnnconvert.commands import inspect as inspection
-
-    try:
-        return inspection.inspect_path(pair[0], options)
-    except ConversionError as error:
-        return error
-
-
-def _convert_one(pair: Pair, options: Options) -> Outcome:
-    from rnnconvert.commands import convert as conversion
-
-    try:
-        return conversion.convert_path(*pair, options)
-    except ConversionError as error:
-        return error

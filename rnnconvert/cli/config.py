@@ -7,8 +7,9 @@ overwritten: see `NOT_IN_A_FILE`.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rnnconvert.errors import UsageError
 
 FILE = "pyproject.toml"
 TABLE = "[tool.rnnconvert]"
+_PREFIX = "RNNCONVERT_"
 NOT_IN_A_FILE = frozenset(
     {
         "allow-code", "custom-objects", "output", "force", "in-place", "report", "html", "summary",
@@ -46,13 +48,32 @@ def long_name(option: click.Option) -> str:
 
 def variable(option: click.Option) -> str:
     """E.g. "RNNCONVERT_MAX_BYTES"."""
-    return f"RNNCONVERT_{long_name(option).upper().replace('-', '_')}"
+    return f"{_PREFIX}{long_name(option).upper().replace('-', '_')}"
 
 
 def read_variables(group: click.Group) -> None:
     """Let every option of every command take its value from its variable."""
     for _, option in every_option(group):
         option.envvar = variable(option)
+
+
+def check_variables(group: click.Group) -> None:
+    """A variable that no option takes would be without effect, and nobody would know.
+
+    Raises:
+        UsageError: there is one.
+    """
+    known = {variable(option) for _, option in every_option(group)}
+    for name in sorted(os.environ):
+        if name.startswith(_PREFIX) and name not in known:
+            raise UsageError(f"the variable {name}: no such option{_guess(name, known)}")
+
+
+def _guess(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def default_map(group: click.Group) -> dict[str, Any]:
@@ -143,10 +164,7 @@ def _check_key(path: Path, key: str, known: set[str]) -> None:
             path=str(path),
         )
     if key not in known:
-        from difflib import get_close_matches
-
-        near = get_close_matches(key, sorted(known - NOT_IN_A_FILE), 1)
-        guess = f"; did you mean {near[0]}?" if near else ""
+        guess = _guess(key, known - NOT_IN_A_FILE)
         raise UsageError(f"{TABLE} {key}: no such option{guess}", path=str(path))
 
 

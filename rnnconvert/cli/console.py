@@ -13,8 +13,6 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 _ENDLESS = 100_000
@@ -103,30 +101,33 @@ def show_table(
     """
     kept = [number for number, column in enumerate(columns) if not column.spare]
     for numbers in (range(len(columns)), kept):
-        table = _table([columns[n] for n in numbers], [[row[n] for n in numbers] for row in rows],
-                       indent)  # fmt: skip
-        if _width(console, table) <= console.width:
-            console.print(table)
+        lines = _lines([columns[n] for n in numbers], [[row[n] for n in numbers] for row in rows])
+        if indent + max(line.cell_len for line in lines) <= console.width:
+            for line in lines:
+                console.print(Text(" " * indent) + line, soft_wrap=True)
             return
     for row in rows:
         _paragraph(console, columns, row, indent)
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: int) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    before = [""] if indent else []  # an empty column is as wide as the space behind it
-    for blank in before:
-        table.add_column(blank)
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*before, *row)
-    return table
+def _lines(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Text]:
+    """The titles and the rows, each column as wide as its widest value, two blanks between them.
 
-
-def _width(console: Console, table: Table) -> int:
-    """Of a table that has all the room it wants."""
-    return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
+    So `inspect` needs no rich.table, which took a tenth of its own start.
+    """
+    cells = [[Text(column.title, style="dim") for column in columns]]
+    cells += [[Text.from_markup(value, emoji=False) for value in row] for row in rows]
+    widths = [max(cell.cell_len for cell in column) for column in zip(*cells, strict=True)]
+    lines = []
+    for row in cells:
+        line = Text()
+        for column, cell, width in zip(columns, row, widths, strict=True):
+            blanks = " " * (width - cell.cell_len)
+            line.append("  " if line else "")
+            line.append_text(Text(blanks) + cell if column.right else cell + Text(blanks))
+        line.rstrip()
+        lines.append(line)
+    return lines
 
 
 def _paragraph(

@@ -64,7 +64,7 @@ class Documents:
             OutputError: a path is a pipe, a device or a directory, a file that is no report, or
                 lies in a directory that is missing or not writable.
         """
-        from rnnconvert.publish import check_page, check_report
+        from rnnconvert.outputs import check_page, check_report
 
         models = (*inputs, *outputs)
         if self.report is not None:

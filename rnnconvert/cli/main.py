@@ -6,21 +6,19 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
 
-from rnnconvert.cli.ci import ci_options
 from rnnconvert.cli.config import read_variables
 from rnnconvert.cli.explain import explain
 from rnnconvert.cli.groups import GroupedCommand, option_group
 from rnnconvert.cli.opaque import opaque
+from rnnconvert.cli.places import Place
 from rnnconvert.cli.report import report_command
 from rnnconvert.cli.run import run_command
 from rnnconvert.cli.stacks import stack_options
-from rnnconvert.cli.supervise import INTERRUPTED
-from rnnconvert.cli.workers import stop_on_sigterm
+from rnnconvert.cli.supervise import INTERRUPTED, stop_on_sigterm
 from rnnconvert.errors import ConversionError, OutputError, UsageError
 
 LEVELS = ["none", "weights", "layers", "model"]
@@ -52,13 +50,7 @@ display_options = option_group(
 """The options that every command has."""
 
 
-_PATHS = click.argument(
-    "paths",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, readable=False),
-    metavar="PATH...",
-)
+_PATHS = click.argument("paths", nargs=-1, required=True, type=Place(), metavar="PATH...")
 
 
 folder_options = option_group(
@@ -112,6 +104,13 @@ def conversion_options(suffix: str, containers: list[str]) -> Callable[[Command]
             "--resume", is_flag=True,
             help="Go on where an earlier run with this --report was stopped.",
         ),
+        _choice(
+            "--engine", ["local", "dask"], "local",
+            "Who works on several inputs: this machine, or a Dask cluster.",
+        ),
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Of the Dask cluster, as tcp://10.0.0.1:8786."
+        ),
     )  # fmt: skip
     return lambda command: _PATHS(folder_options(options(command)))
 
@@ -162,10 +161,23 @@ verification_options = option_group(
 """How models are compared: by the commands that convert, and by `verify`."""
 
 
+ci_options = option_group(
+    "Continuous integration",
+    click.option(
+        "--summary", type=click.Path(readable=False), metavar="FILE",
+        help="Append a summary in Markdown to FILE, as $GITHUB_STEP_SUMMARY expects it.",
+    ),
+    click.option(
+        "--annotations", type=click.Path(readable=False), metavar="FILE",
+        help="Append GitHub's annotations (::error file=...) to FILE.",
+    ),
+)  # fmt: skip
+
+
 def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from rnnconvert.report import tool_versions
+    from rnnconvert.versions import tool_versions
 
     versions = tool_versions()
     others = ", ".join(f"{k} {v}" for k, v in versions.items() if v and k != "rnnconvert")
@@ -198,8 +210,9 @@ def cli(context: click.Context) -> None:
     Options can also stand in [tool.rnnconvert] of pyproject.toml, and in variables like
     RNNCONVERT_TARGET.
     """
-    from rnnconvert.cli.config import default_map
+    from rnnconvert.cli.config import check_variables, default_map
 
+    check_variables(cli)
     context.default_map = default_map(cli)
 
 
@@ -284,7 +297,7 @@ def inspect_command(**arguments: Any) -> None:
 
 
 @cli.command("export", cls=GroupedCommand, context_settings=_CONTEXT)
-@click.argument("path", type=click.Path(path_type=Path, readable=False))
+@click.argument("path", type=Place())
 @option_group(
     "What is written",
     click.option(
@@ -326,8 +339,8 @@ def export_command(**arguments: Any) -> None:
 
 
 @cli.command("verify", cls=GroupedCommand, context_settings=_CONTEXT)
-@click.argument("original", type=click.Path(path_type=Path, readable=False))
-@click.argument("converted", type=click.Path(path_type=Path, readable=False))
+@click.argument("original", type=Place())
+@click.argument("converted", type=Place())
 @option_group("Verification", _choice("--verify", LEVELS[1:], "model", _DEEPEST))
 @verification_options
 @stack_options

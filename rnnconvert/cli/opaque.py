@@ -230,7 +230,8 @@ def _as(kind: type[ConversionError], path: Path) -> Iterator[None]:
 def _check_paths(path: Path, target: Path, *, force: bool) -> None:
     """Refuse what can't be read or mustn't be written, before any work is done."""
     from rnnconvert.containers.safe_npz import require_file
-    from rnnconvert.publish import check_output, write_errors
+    from rnnconvert.outputs import check_output
+    from rnnconvert.publish import write_errors
 
     require_file(path)
     with write_errors(target):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rnnconvert.keras_models.inspect import Inspection
     from rnnconvert.options import Options
     from rnnconvert.report import Assumption, Report
+    from rnnconvert.stores.finding import StoredModel
+    from rnnconvert.stores.urls import StoreUrl
 
 _NOTHING = {
     ("cudnn-to-keras", "layers"): "no CuDNN layer",
@@ -71,7 +73,9 @@ class Output:
         return not self._is_silent and (self.verbose or not self._several)
 
     @contextmanager
-    def working_on(self, paths: Sequence[Path]) -> Iterator[ProgressBar | None]:
+    def working_on(
+        self, paths: Sequence[Path | StoreUrl | StoredModel]
+    ) -> Iterator[ProgressBar | None]:
         """Show how far the work on some inputs is: a bar, where stderr is a terminal."""
         self._several = self._several or len(paths) > 1
         if self._is_silent or not sys.stderr.isatty() or not self._err.is_terminal:
@@ -80,7 +84,8 @@ class Output:
         from rnnconvert.cli.progress_bar import ProgressBar
         from rnnconvert.publish import bytes_of
 
-        bar = ProgressBar(self._err, [bytes_of(path) for path in paths])
+        sizes = [bytes_of(path) if isinstance(path, Path) else path.bytes for path in paths]
+        bar = ProgressBar(self._err, sizes)
         try:
             with bar.running():
                 self._bar = bar
@@ -167,7 +172,7 @@ class Output:
         path = found.input.path
         self._notes(path, found.warnings, getattr(found, "assumptions", ()))
         outcome = "can't be converted" if found.verdict == "not-convertible" else found.verdict
-        layers = len(found.to_dict()["layers"])
+        layers = len(found.layers)
         self._lines.append(Line(path, outcome.replace("-", " "), layers))
         if self._in_detail:
             self._print(f"[bold]{printable(path)}[/]  {file_line(found.input)}")
@@ -187,13 +192,13 @@ class Output:
             self._print(f"  {level_line(name, level)}")
         self._print(f"  {conclusion(report)}")
 
-    def failure(self, command: str, path: Path, error: ConversionError) -> None:
+    def failure(self, command: str, path: object, error: ConversionError) -> None:
         """What is known of an input that failed, its error, and with --debug the traceback."""
         self.unfinished(command, path, error, outcome_of(error))
         self.error(error)
 
     def unfinished(
-        self, command: str, path: Path, error: ConversionError, outcome: str = "interrupted"
+        self, command: str, path: object, error: ConversionError, outcome: str = "interrupted"
     ) -> None:
         """A report for an input that failed, or that was never come to."""
         from rnnconvert.report import FileInfo, Report

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -109,10 +108,10 @@ class ProgressBar:
                 self._due = False
                 self.hide()
 
-    def begin(self, path: Path) -> None:
-        """Work begins on a file."""
+    def begin(self, name: str) -> None:
+        """Work begins on a file of that name."""
         with self._lock:
-            self._name = printable(path.name)
+            self._name = printable(name)
             self._what = ""
             self.step(Step("reading"))
 

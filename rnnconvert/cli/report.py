@@ -36,8 +36,9 @@ def report_command(**arguments: Any) -> None:
 
 
 def _write_page(output: Output, *, source: Path, page: Path | None) -> int:
+    from rnnconvert.outputs import check_page
     from rnnconvert.page.page import page_of
-    from rnnconvert.publish import check_page, write_text
+    from rnnconvert.publish import write_text
 
     target = page or source.with_suffix(".html")
     if target == source:

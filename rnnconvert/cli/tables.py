@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
-from rich.table import Table
 
 if TYPE_CHECKING:
     from rnnconvert.keras_models.plan import Plan, SiteChange
@@ -16,24 +15,6 @@ def printable(text: object) -> str:
     """Text from a model file, made safe to print: no control characters, no markup."""
     clean = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
     return escape(clean)
-
-
-def new_table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("")
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.lstrip(">"), justify="right" if right else "left", no_wrap=right,
-            overflow="fold",
-        )  # fmt: skip
-    add_row = table.add_row
-
-    def indented(*cells: str) -> None:
-        add_row("", *cells)
-
-    table.add_row = indented  # type: ignore[method-assign,assignment]
-    return table
 
 
 def target_class(change: SiteChange) -> str:

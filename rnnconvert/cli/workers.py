@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from rnnconvert.cli.supervise import how_it_died
+from rnnconvert.cli.supervise import collect_rarely, die_with, how_it_died, stop_on_sigterm
 from rnnconvert.containers import deadline
+from rnnconvert.verification.frameworks import forget_models
+from rnnconvert.verification.memory import resident_memory
 
 _PATIENCE = 10.0
 """Seconds for a worker that was told to stop; what is left of it then is killed."""
+_TIDY = 2**28
+"""Bytes that a worker may grow by until it lets go of what Keras keeps."""
+GROWTH = 2**30
+"""Bytes that a worker may grow by since its first item until another one takes its place.
+
+A model leaves 0.1 to 0.5 MB in Keras and TensorFlow, so that a worker does some thousand; to start
+another one takes 2 to 3 seconds of a processor's time, a few milliseconds for each of them.
+"""
+_ASK_EVERY = 2.0
+"""Seconds between two questions whether the work is still wanted."""
+_IDLE = 60.0
+"""Seconds without an item, after which a process that is kept ends."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +58,23 @@ class _Worker:
 
 
 def in_workers(
-    work: Callable[[Any], Any], items: Sequence[Any], jobs: int
+    work: Callable[[Any], Any],
+    items: Sequence[Any],
+    jobs: int,
+    growth: int = GROWTH,
+    *,
+    fork: bool = False,
 ) -> Iterator[tuple[int, Any]]:
-    """Call `work` for each item, in up to `jobs` processes.
+    """Call `work` for each item, in up to `jobs` processes, each of which takes item after item.
 
     The processes are spawned: a fork of one that has TensorFlow's threads waits for ever for their
-    locks. They end when the iteration does, however it does; what they left half done they remove.
+    locks. They end when the iteration does, however it does, and with this process; what they left
+    half done they remove.
+
+    Args:
+        growth: bytes of memory that a process may grow by until another one takes its place.
+        fork: have the processes forked where that is safe, which takes 10 ms instead of 300: on
+            Linux, before anything has started a thread.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -58,12 +86,12 @@ def in_workers(
     try:
         while waiting or workers:
             while waiting and len(workers) < jobs:
-                workers.append(_start(work))
+                workers.append(_start(work, growth, fork=fork))
                 _give(workers[-1], waiting)
             for connection in wait([worker.connection for worker in workers]):
                 worker = next(each for each in workers if each.connection is connection)
-                index, result = worker.index, _receive(worker)
-                if isinstance(result, Died) or not waiting:
+                index, (result, is_last) = worker.index, _receive(worker)
+                if is_last or not waiting:
                     workers.remove(worker)
                     worker.connection.close()  # by which a living one sees that it is done
                 else:
@@ -73,26 +101,66 @@ def in_workers(
         _stop(workers)
 
 
+class KeptWorker:
+    """A process that works on one item after another, when it is asked, and ends when it is idle.
+
+    It is started with the first item, and again when it has died. It ends with this process.
+    """
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+        self._worker: _Worker | None = None
+
+    def call(self, item: Any, is_wanted: Callable[[], bool]) -> Any:
+        """What `work` returns, or `Died`.
+
+        Args:
+            item: given to `work`.
+            is_wanted: asked again and again; the process is stopped when it says no.
+        """
+        is_new = self._worker is None
+        worker = self._worker = self._worker or _start(self._work, GROWTH, _IDLE)
+        with suppress(BrokenPipeError):
+            worker.connection.send(item)
+        while not worker.connection.poll(_ASK_EVERY):
+            if not is_wanted():
+                _stop([worker])
+        result, is_last = _receive(worker)
+        if is_last:
+            worker.connection.close()
+            self._worker = None
+        if isinstance(result, Died) and result.exit_code == 0 and not is_new and is_wanted():
+            return self.call(item, is_wanted)  # it had just ended, being idle
+        return result
+
+
 def _give(worker: _Worker, waiting: deque[tuple[int, Any]]) -> None:
     worker.index, item = waiting.popleft()
     with suppress(BrokenPipeError):  # it has died; that is noticed when it is asked for a result
         worker.connection.send(item)
 
 
-def _receive(worker: _Worker) -> Any:
+def _receive(worker: _Worker) -> tuple[Any, bool]:
+    """What became of its item, and whether it shall have no other."""
     try:
-        return worker.connection.recv()
+        result: tuple[Any, bool] = worker.connection.recv()
     except (EOFError, ConnectionError):
         worker.process.join()
-        return Died(worker.process.exitcode)
+        return Died(worker.process.exitcode), True
+    return result
 
 
-def _start(work: Callable[[Any], Any]) -> _Worker:
+def _start(
+    work: Callable[[Any], Any], growth: int, idle: float | None = None, *, fork: bool = False
+) -> _Worker:
     import multiprocessing
 
-    context = multiprocessing.get_context("spawn")
+    is_safe = sys.platform == "linux" and threading.active_count() == 1
+    method = "fork" if fork and is_safe else "spawn"
+    context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+    arguments = (theirs, work, growth, os.getpid(), idle)
+    process = context.Process(target=_serve, args=arguments, daemon=True)
     with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
         process.start()
     theirs.close()
@@ -123,20 +191,22 @@ def _stop(workers: list[_Worker]) -> None:
             worker.process.join()
 
 
-def _serve(connection: Any, work: Callable[[Any], Any]) -> None:
-    """What a worker does: take items until there are no more."""
+def _serve(
+    connection: Any, work: Callable[[Any], Any], growth: int, parent: int, idle: float | None
+) -> None:
+    """What a worker does: take items until there are no more, or none comes for a while."""
     stop_on_sigterm()
+    die_with(parent, signal.SIGTERM)
     deadline.allow()
+    collect_rarely()
+    first: int | None = None
+    tidied = 0
     with suppress(KeyboardInterrupt, EOFError, ConnectionError):
-        while True:
-            connection.send(work(connection.recv()))
-
-
-def stop_on_sigterm() -> None:
-    """SIGTERM ends this process as Ctrl-C does: what is half done is removed on the way out."""
-
-    def stop(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    with suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, stop)
+        while connection.poll(idle):
+            result = work(connection.recv())
+            used = resident_memory()
+            if used > tidied + _TIDY:
+                forget_models()
+                used = tidied = resident_memory()
+            first = used if first is None else first
+            connection.send((result, used > first + growth))

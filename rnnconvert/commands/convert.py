@@ -5,15 +5,18 @@ report = run(Path("model.h5"), Path("out.h5"), Options())
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from rnnconvert.commands.targets import target_of
 from rnnconvert.containers.budget import max_bytes
-from rnnconvert.errors import UsageError, errors_of, last_resort
+from rnnconvert.containers.checkpoint import find_checkpoint
+from rnnconvert.containers.sniff import is_hdf5
+from rnnconvert.errors import ConversionError, UsageError, errors_of, last_resort
 from rnnconvert.kinds import KERAS_FILES, Kind, kind_of
 from rnnconvert.options import Options
-from rnnconvert.publish import Footprint
+from rnnconvert.outputs import Footprint
 from rnnconvert.report import Report
 from rnnconvert.verification.devices import require_gpu
 
@@ -62,7 +65,34 @@ def footprint(source: Path, output: Path | None, options: Options) -> Footprint:
             return checkpoints.checkpoint_footprint(source, output, options)
         from rnnconvert.keras_models import rebuilt
 
-        return Footprint((source,), (rebuilt.output_path(source, output, kind, options),))
+        return Footprint((source,), (rebuilt.rebuilt_output(source, output, kind, options),))
+
+
+def possible_outputs(source: Path, output: Path | None, options: Options) -> set[Path]:
+    """What `convert_path` may write, as far as the name and the beginning of a file tell.
+
+    Of a model that lies elsewhere no more is there. What HDF5 file it is, is not known then.
+    """
+    found: set[Path] = set()
+    with suppress(ConversionError), last_resort():
+        if source.is_file() and is_hdf5(source):
+            from rnnconvert.keras_models import convert as keras_h5
+            from rnnconvert.keras_models import rebuilt
+
+            to = options.to if options.to in KERAS_FILES else "h5"
+            found.add(keras_h5.output_path(source, output, to, options))
+            for kind in (Kind.KERAS_1, Kind.KERAS_WEIGHTS):
+                found.add(rebuilt.rebuilt_output(source, output, kind, options))
+            return found
+        kind = kind_of(source)
+        if kind not in (Kind.CHECKPOINT, Kind.META_GRAPH):
+            return set(footprint(source, output, options).writes)
+        checkpoint = find_checkpoint(source)
+        name = source.stem if checkpoint is None else checkpoint.prefix.name
+        folder = source.parent if output is None else output
+        extension = {"h5": ".h5", "keras": ".keras", "npz": ".npz"}.get(options.to or "", ".index")
+        found.add(folder / f"{name}{options.suffix}{extension}")
+    return found
 
 
 def _run(source: Path, output: Path | None, kind: Kind, options: Options) -> Report:

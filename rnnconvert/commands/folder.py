@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
-from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.errors import ConversionError, OutputError, UsageError, last_resort
 from rnnconvert.kinds import is_saved_model, seems_model
 from rnnconvert.options import Options
 from rnnconvert.publish import PREFIX
 from rnnconvert.report import counted
+
+if TYPE_CHECKING:
+    from rnnconvert.stores.finding import StoredModel
 
 _OF_CHECKPOINTS = re.compile(r"checkpoint|.*\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 _STATE = "checkpoint"
@@ -27,10 +29,20 @@ _STATE = "checkpoint"
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model, and the directory it was found in, from the folder that was given on."""
+    """A model, and the directory it was found in, from the folder that was given on.
+
+    Attributes:
+        stored: of a model in an object store; its `path` is then of no more than a beginning.
+    """
 
     path: Path
     below: Path = Path()
+    stored: StoredModel | None = None
+
+    @property
+    def source(self) -> Path | StoredModel:
+        """Where the model is."""
+        return self.stored or self.path
 
 
 @dataclass
@@ -50,6 +62,14 @@ class Found:
     links: int = 0
     excluded: int = 0
 
+    def add(self, other: Found) -> None:
+        """Take over what another walk found."""
+        self.models += other.models
+        self.is_folder = self.is_folder or other.is_folder
+        self.others += other.others
+        self.links += other.links
+        self.excluded += other.excluded
+
     def left_alone(self) -> list[str]:
         """Sentences on what was no input."""
         told = (
@@ -62,19 +82,24 @@ class Found:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which files of a folder are looked at: by patterns of their names or their paths in it."""
+    """Which files of a folder are looked at: by patterns of their names or their paths in it.
+
+    Attributes:
+        seems: whether a file that is no part of a larger model is one.
+    """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    seems: Callable[[Path], bool] = seems_model
 
-    def __contains__(self, path: Path) -> bool:
+    def __contains__(self, path: PurePath) -> bool:
         return not self.is_excluded(path) and (not self.include or _fits(path, self.include))
 
-    def is_excluded(self, path: Path) -> bool:
+    def is_excluded(self, path: PurePath) -> bool:
         return _fits(path, self.exclude)
 
 
-def _fits(path: Path, patterns: Iterable[str]) -> bool:
+def _fits(path: PurePath, patterns: Iterable[str]) -> bool:
     names = (path.name, path.as_posix())
     return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
@@ -99,11 +124,8 @@ def find_models(paths: Sequence[Path], wanted: Wanted, output: Path | None = Non
         if _is_one_model(path, inside) or not (inside.models or inside.excluded):
             found.models.append(FoundModel(path))
             continue
-        found.is_folder = True
-        found.models += inside.models
-        found.others += inside.others
-        found.links += inside.links
-        found.excluded += inside.excluded
+        inside.is_folder = True
+        found.add(inside)
     if not found.models:
         raise UsageError("no model is left by --include and --exclude", path=str(paths[0]))
     return found
@@ -116,6 +138,8 @@ def _is_one_model(directory: Path, inside: Found) -> bool:
     (model,) = inside.models
     if model.path == directory:
         return True
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     with suppress(ConversionError):
         checkpoint = find_checkpoint(directory)
         return checkpoint is not None and checkpoint.prefix == model.path
@@ -164,6 +188,8 @@ def _stays_in(link: Path, top: Path) -> bool:
 
 def _checkpoint_of(directory: Path, wanted: Wanted, below: Path, found: Found) -> set[Path]:
     """The checkpoint that the directory's state file names, as one model: the directory."""
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     with suppress(ConversionError):
         checkpoint = find_checkpoint(directory)
         if checkpoint is None:
@@ -178,6 +204,8 @@ def _look_at(
     entry: Path, below: Path, place: Path, wanted: Wanted, prefixes: set[Path], found: Found
 ) -> None:
     """Add a file if it is a model; of a checkpoint's files only one, under the prefix."""
+    from rnnconvert.containers.checkpoint import find_checkpoint
+
     if place not in wanted:
         found.excluded += 1
         return
@@ -189,7 +217,7 @@ def _look_at(
                     prefixes.add(checkpoint.prefix)
                     found.models.append(FoundModel(checkpoint.prefix, below))
                 return
-            is_model = entry.is_file() and seems_model(entry)
+            is_model = entry.is_file() and wanted.seems(entry)
     except ConversionError:
         is_model = True  # a bad one, which is told in its turn
     if is_model:
@@ -232,6 +260,8 @@ def mirrored(
         yield [None] * len(models)
         return
     if options.check or options.dry_run:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix=PREFIX) as scratch:
             yield [_target(model, _made(Path(scratch) / model.below), options) for model in models]
         return
@@ -259,7 +289,12 @@ def _made(directory: Path) -> Path:
 
 
 def _target(model: FoundModel, directory: Path, options: Options) -> Path:
+    name = directory_name(model, options)
+    return directory if name is None else directory / name
+
+
+def directory_name(model: FoundModel, options: Options) -> str | None:
     """A file gets its name by its kind; a SavedModel is told the directory that it becomes."""
     if is_saved_model(model.path) and options.to in (None, "savedmodel"):
-        return directory / f"{model.path.resolve().name}{options.suffix}"
-    return directory
+        return f"{model.path.resolve().name}{options.suffix}"
+    return None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rnnconvert.containers.checkpoint import find_checkpoint, open_checkpoint
 from rnnconvert.errors import ConversionError, UnreadableInputError
+from rnnconvert.hashes import sha256
 from rnnconvert.options import Options
-from rnnconvert.report import SCHEMA, FileInfo, sha256, tool_versions
+from rnnconvert.report import SCHEMA, FileInfo
+from rnnconvert.versions import tool_versions
 
 _DONE = ("equivalent", "unverified", "nothing-to-convert")
 
@@ -30,11 +33,28 @@ def read_entries(report: Path) -> dict[str, dict[str, Any]]:
         raise UnreadableInputError("no report of an earlier run", path=str(report)) from error
 
 
-def was_done(entry: dict[str, Any], path: Path, options: Options) -> bool:
+def has_hash(path: Path | str, info: Any) -> bool:
+    """Whether a file has the SHA-256 that a report's "input" or "output" has."""
+    return isinstance(info, dict) and info.get("sha256") is not None and (
+        info["sha256"] == _hash_of(Path(path))
+    )  # fmt: skip
+
+
+def was_done(
+    entry: dict[str, Any],
+    source: Any,
+    options: Options,
+    is_unchanged: Callable[[Any, Any], bool] = has_hash,
+) -> bool:
     """Whether an entry's conversion need not be done again.
 
     The same version converted the same bytes with the same options, and the output, where there is
     one, still has the bytes that it wrote.
+
+    Args:
+        entry: the report of the earlier run, of this input.
+        source: the input's path, or what `is_unchanged` takes for one.
+        is_unchanged: whether an input, or the path of an output, is what the report has of it.
     """
     verdict = str(entry.get("verdict")).partition(",")[0]
     same = (
@@ -44,18 +64,12 @@ def was_done(entry: dict[str, Any], path: Path, options: Options) -> bool:
         and entry.get("tool") == tool_versions()
         and verdict in _DONE
     )
-    if not same or not _has_hash(path, entry.get("input")):
+    if not same or not is_unchanged(source, entry.get("input")):
         return False
     output = entry.get("output")
     if verdict == "nothing-to-convert":
         return output is None
-    return isinstance(output, dict) and _has_hash(Path(str(output.get("path"))), output)
-
-
-def _has_hash(path: Path, info: Any) -> bool:
-    return isinstance(info, dict) and info.get("sha256") is not None and (
-        info["sha256"] == _hash_of(path)
-    )  # fmt: skip
+    return isinstance(output, dict) and is_unchanged(str(output.get("path")), output)
 
 
 def _hash_of(path: Path) -> str | None:

@@ -15,6 +15,7 @@ _STACKS = ("checkpoint", "h5", "keras", "weights", "npz")
 _TARGETS = {
     Kind.KERAS: ("keras", "h5", "weights"),
     Kind.KERAS_1: ("h5", "keras", "weights"),
+    Kind.THEANO: ("h5", "keras", "weights"),
     Kind.KERAS_WEIGHTS: ("weights",),
     Kind.SAVED_MODEL: ("savedmodel", *KERAS_FILES),
     Kind.GRAPH: ("graph",),

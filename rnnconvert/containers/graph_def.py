@@ -38,7 +38,7 @@ ARGUMENT = "argument of a function"
 """The op of the nodes that stand for a function's arguments."""
 
 
-class Value(NamedTuple):
+class GraphValue(NamedTuple):
     """One output of a node; `function` is "" in the graph itself."""
 
     function: str
@@ -53,8 +53,8 @@ class Use(NamedTuple):
     node: GraphNode
     place: int
 
-    def value(self, output: int = 0) -> Value:
-        return Value(self.function, self.node.name, output)
+    def value(self, output: int = 0) -> GraphValue:
+        return GraphValue(self.function, self.node.name, output)
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class Graph:
         """The nodes of the graph itself."""
         return self.nodes[""]
 
-    def node(self, value: Value) -> GraphNode:
+    def node(self, value: GraphValue) -> GraphNode:
         return self.nodes[value.function][value.node]
 
-    def inputs(self, function: str, node: GraphNode) -> list[Value]:
-        return [Value(function, *given) for given in node.inputs]
+    def inputs(self, function: str, node: GraphNode) -> list[GraphValue]:
+        return [GraphValue(function, *given) for given in node.inputs]
 
-    def uses(self, value: Value, *, joined: bool = False) -> Iterator[Use]:
+    def uses(self, value: GraphValue, *, joined: bool = False) -> Iterator[Use]:
         """The nodes that take a value, also through ops that hand it on, and inside functions.
 
         Args:
@@ -115,7 +115,7 @@ class Graph:
                 else:
                     yield use
 
-    def source(self, value: Value) -> Value | None:
+    def source(self, value: GraphValue) -> GraphValue | None:
         """Where a value comes from, before all ops that hand it on; None where that is unclear."""
         seen = set()
         while value not in seen and value.node in self.nodes[value.function]:
@@ -131,22 +131,24 @@ class Graph:
             value = before[0]
         return None
 
-    def _arguments(self, use: Use) -> list[Value]:
+    def _arguments(self, use: Use) -> list[GraphValue]:
         """The arguments of functions that a node hands its input to."""
         place = use.place - (use.node.op in _DECIDING)
         return [
-            Value(callee, self.arguments[callee][place])
+            GraphValue(callee, self.arguments[callee][place])
             for callee in self._callees.get((use.function, use.node.name), ())
             if 0 <= place < len(self.arguments[callee])
         ]
 
     @cached_property
-    def _consumers(self) -> dict[Value, list[Use]]:
-        found: dict[Value, list[Use]] = {}
+    def _consumers(self) -> dict[GraphValue, list[Use]]:
+        found: dict[GraphValue, list[Use]] = {}
         for function, nodes in self.nodes.items():
             for node in nodes.values():
                 for place, given in enumerate(node.inputs):
-                    found.setdefault(Value(function, *given), []).append(Use(function, node, place))
+                    found.setdefault(GraphValue(function, *given), []).append(
+                        Use(function, node, place)
+                    )
         return found
 
     @cached_property
@@ -162,9 +164,9 @@ class Graph:
         }
 
     @cached_property
-    def _given(self) -> dict[tuple[str, str], list[Value]]:
+    def _given(self) -> dict[tuple[str, str], list[GraphValue]]:
         """For an argument of a function, what its callers give for it."""
-        found: dict[tuple[str, str], list[Value]] = {}
+        found: dict[tuple[str, str], list[GraphValue]] = {}
         for function, name in self._callees:
             node = self.nodes[function][name]
             for place, value in enumerate(self.inputs(function, node)):

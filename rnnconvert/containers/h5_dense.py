@@ -24,7 +24,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True)
-class File:
+class NumberSizes:
     """How the numbers of a file are read.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Heap:
     largest: int
 
     @classmethod
-    def at(cls, file: File, address: int) -> _Heap:
+    def at(cls, file: NumberSizes, address: int) -> _Heap:
         size, place = file.length, file.address
         widths = [
             1, 2, 2, 1, 4, size, place, size, place, *[size] * 8, 2, size, size, 2, 2, place, 2,
@@ -75,7 +75,7 @@ class _Heap:
             most=found[19], bits=found[20], root=found[22], rows=found[23], largest=found[4],
         )  # fmt: skip
 
-    def read(self, file: File, identifier: bytes) -> bytes:
+    def read(self, file: NumberSizes, identifier: bytes) -> bytes:
         """The object that an identifier stands for."""
         offset_size = (self.bits + 7) // 8
         length_size = min((self.most.bit_length() + 6) // 8, _bytes_for(self.largest))
@@ -84,7 +84,7 @@ class _Heap:
         length = int.from_bytes(identifier[at : at + length_size], "little")
         return file.read(self._address(file, offset), length)
 
-    def _address(self, file: File, offset: int) -> int:
+    def _address(self, file: NumberSizes, offset: int) -> int:
         if not self.rows:  # one block
             return self.root + offset
         block, start, row = self.start, 0, 0
@@ -112,7 +112,7 @@ def dense_attributes(read: Read, info: bytes, lengths: tuple[int, int]) -> Itera
     Raises:
         Unknown: they can't be followed.
     """
-    file = File(read, *lengths)
+    file = NumberSizes(read, *lengths)
     at = 2 + (2 if info[1:2] and info[1] & 1 else 0)
     heap_at = int.from_bytes(info[at : at + file.address], "little")
     tree_at = int.from_bytes(info[at + file.address : at + 2 * file.address], "little")
@@ -137,7 +137,7 @@ def _bytes_for(number: int) -> int:
     return (max(1, number).bit_length() - 1) // 8 + 1
 
 
-def _records(file: File, address: int) -> Iterator[bytes]:
+def _records(file: NumberSizes, address: int) -> Iterator[bytes]:
     """The records of a tree, in no order."""
     widths = [1, 1, 4, 2, 2, 1, 1, file.address, 2]
     _, _, node, record, depth, _, _, root, count = file.fields(address, b"BTHD", widths)

@@ -32,11 +32,11 @@ _DAMAGED = "the global heap at byte {} contradicts itself; the file is damaged"
 
 
 _numbers = itertools.count()
-_streams: weakref.WeakValueDictionary[str, Stream] = weakref.WeakValueDictionary()
+_streams: weakref.WeakValueDictionary[str, PythonFile] = weakref.WeakValueDictionary()
 """By the name that h5py has of each."""
 
 
-class Stream:
+class PythonFile:
     """A file that h5py reads and writes through its driver for Python files.
 
     Attributes:
@@ -141,7 +141,7 @@ class Stream:
             self.failure = error
 
 
-def stream_of(file: h5py.File) -> Stream | None:
+def stream_of(file: h5py.File) -> PythonFile | None:
     """The stream that an opened file is read through; None where h5py opened it by its path."""
     return _streams.get(file.filename)
 

@@ -37,7 +37,7 @@ def time_for(path: Path) -> float | None:
     return _SECONDS + found.st_size / _BYTES_A_SECOND
 
 
-def walk(file: h5py.File, attribute: Callable[[Any, str], Any]) -> None:
+def walk_file(file: h5py.File, attribute: Callable[[Any, str], Any]) -> None:
     """Meet every object of an opened file.
 
     What is found damaged is no error here: it is one, with its own message, where it is needed.

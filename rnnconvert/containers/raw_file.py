@@ -42,7 +42,7 @@ class RawFile:
     def array(self, offset: int, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array that lies in one piece from `offset` on; raises as `read`."""
         values = np.empty(shape, dtype)
-        self.read(bytes_of(values), offset)
+        self.read(raw_bytes_of(values), offset)
         return values
 
     def read(self, view: memoryview, offset: int) -> None:
@@ -127,7 +127,7 @@ def scratch_file(folder: Path, size: int) -> Iterator[RawFile]:
         yield scratch
 
 
-def bytes_of(values: Array) -> memoryview:
+def raw_bytes_of(values: Array) -> memoryview:
     """The bytes of a contiguous array, to be read or written."""
     return values.reshape(-1).view(np.uint8).data
 

@@ -23,7 +23,7 @@ import numpy as np
 from rnnconvert.containers import h5_walk
 from rnnconvert.containers.budget import charge_json
 from rnnconvert.containers.deadline import deadline
-from rnnconvert.containers.h5_stream import Stream, stream_of
+from rnnconvert.containers.h5_stream import PythonFile, stream_of
 from rnnconvert.containers.h5_texts import claimed_by
 from rnnconvert.containers.h5_types import is_sound
 from rnnconvert.errors import ConversionError, UnreadableInputError
@@ -82,10 +82,10 @@ def _walk_once(path: Path) -> None:
             return
         with (
             deadline(seconds),
-            closing(Stream(path, "r")) as stream,
+            closing(PythonFile(path, "r")) as stream,
             h5py.File(stream, "r") as file,
         ):
-            h5_walk.walk(file, attribute)
+            h5_walk.walk_file(file, attribute)
 
 
 def _let_go(error: BaseException) -> None:
@@ -98,9 +98,9 @@ def _let_go(error: BaseException) -> None:
                 frame.clear()
 
 
-def _stream(path: Path, mode: str) -> Stream:
+def _stream(path: Path, mode: str) -> PythonFile:
     try:
-        return Stream(path, mode)
+        return PythonFile(path, mode)
     except OSError as error:
         if mode != "r":
             raise
@@ -111,7 +111,7 @@ def _stream(path: Path, mode: str) -> Stream:
         raise UnreadableInputError(f"can't be read: {error.strerror}") from error
 
 
-def _raise_failure(stream: Stream, error: Exception | None) -> None:
+def _raise_failure(stream: PythonFile, error: Exception | None) -> None:
     """Raise what went wrong underneath HDF5, which is why HDF5 failed, or was not told."""
     failure = stream.failure
     if isinstance(failure, OSError) and not stream.writes:
@@ -153,16 +153,24 @@ def _walk(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
     """Follow a name part by part, by hard links only: others lead out of the file."""
     here: h5py.Group | h5py.Dataset = group
     for part in _parts(name):
-        if not isinstance(here, h5py.Group) or part not in here:
+        link = _link(here, part) if isinstance(here, h5py.Group) else None
+        if link is None:
             raise UnreadableInputError(f"{group.name.rstrip('/')}/{name} is missing in the file")
-        if not isinstance(here.get(part, getlink=True), h5py.HardLink):
+        if link != h5py.h5l.TYPE_HARD:
             raise UnreadableInputError(
                 f"refused as unsafe: {here.name.rstrip('/')}/{part} is a link out of its place"
             )
         here = here[part]
-    if here.file.filename != group.file.filename:
+    if h5py.h5f.get_name(here.id) != h5py.h5f.get_name(group.id):
         raise UnreadableInputError(f"refused as unsafe: {name} lies in another file")
     return here
+
+
+def _link(group: h5py.Group, name: str) -> int | None:
+    """What kind of link a name in a group is; None where there is none."""
+    links, encoded = group.id.links, name.encode("utf-8", "surrogatepass")
+    kind: int | None = links.get_info(encoded).type if links.exists(encoded) else None
+    return kind
 
 
 def get_group(group: h5py.Group, name: str) -> h5py.Group:
@@ -245,7 +253,7 @@ def _check_chunks(dataset: h5py.Dataset) -> None:
 
 
 def has(group: h5py.Group, name: str) -> bool:
-    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+    return _link(group, name) == h5py.h5l.TYPE_HARD
 
 
 def names(group: h5py.Group) -> list[str]:

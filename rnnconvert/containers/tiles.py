@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from rnnconvert.containers.raw_file import RawFile, bytes_of, copy_range
+from rnnconvert.containers.raw_file import RawFile, copy_range, raw_bytes_of
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -32,7 +33,7 @@ _STRIP = 64
 
 
 @dataclass(frozen=True)
-class Block:
+class MatrixBlock:
     """A part of a matrix in a file: `rows` rows of `columns` numbers, which follow each other.
 
     Attributes:
@@ -55,8 +56,8 @@ class Move:
     matrix transposed. The block's own rows and columns need not be those of the matrix.
     """
 
-    source: Block
-    target: Block
+    source: MatrixBlock
+    target: MatrixBlock
     shape: tuple[int, int]
     itemsize: int
 
@@ -83,7 +84,7 @@ class Tile:
 
 
 def _spans(
-    block: Block, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
+    block: MatrixBlock, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
 ) -> Iterator[tuple[int, int, int]]:
     """Where a part of a matrix lies: offset in the file, start in the tile, length, all in bytes.
 
@@ -102,7 +103,7 @@ def _spans(
 
 
 def _runs(
-    block: Block, size: int, first: int, count: int, at: int
+    block: MatrixBlock, size: int, first: int, count: int, at: int
 ) -> Iterator[tuple[int, int, int]]:
     """The spans of `count` numbers of a block from its number `first` on."""
     if block.columns == block.stride:
@@ -138,7 +139,7 @@ def bands(moves: Sequence[Move]) -> Iterator[list[Tile]]:
 
 
 @dataclass
-class Found:
+class MovedTensor:
     """What was seen of a tensor while it moved.
 
     Attributes:
@@ -149,7 +150,7 @@ class Found:
     difference: str | None = None
     largest: float | None = None
 
-    def add(self, other: Found) -> None:
+    def add(self, other: MovedTensor) -> None:
         self.difference = self.difference or other.difference
         if other.largest is not None:
             self.largest = float(np.max([self.largest or 0.0, other.largest]))  # NaN comes through
@@ -175,22 +176,22 @@ class _Buffers(threading.local):
 
 
 def _read(file: RawFile, spans: Iterable[tuple[int, int, int]], into: Array) -> None:
-    view = bytes_of(into)
+    view = raw_bytes_of(into)
     for offset, start, length in spans:
         file.read(view[start : start + length], offset)
 
 
 def _write(file: RawFile, spans: Iterable[tuple[int, int, int]], values: Array) -> None:
-    view = bytes_of(values)
+    view = raw_bytes_of(values)
     for offset, start, length in spans:
         file.write(view[start : start + length], offset)
 
 
 def _work(
     band: list[Tile], source: RawFile, target: RawFile, buffers: _Buffers, write: bool, check: bool
-) -> Found:
+) -> MovedTensor:
     """Write the tiles of a band, or compare them with what is there; or one after the other."""
-    found = Found()
+    found = MovedTensor()
     for tile in band:
         shape, size = (tile.rows, tile.columns), tile.move.itemsize
         here = buffers.matrix(0, shape, size)
@@ -203,7 +204,9 @@ def _work(
             _read(target, tile.target_spans(), there)
             back = buffers.matrix(2, shape, size)
             transpose(there, back)
-            found.add(Found(_difference(tile, here, back), largest_of(here.view(f"f{size}"))))
+            found.add(
+                MovedTensor(_difference(tile, here, back), largest_of_bits(here.view(f"f{size}")))
+            )
     if write:
         spans = [next(tile.target_spans())[0] for tile in band]
         last = max(offset + length for offset, _, length in band[-1].target_spans())
@@ -222,7 +225,7 @@ def _difference(tile: Tile, here: Array, back: Array) -> str | None:
     )
 
 
-def largest_of(values: Array) -> float:
+def largest_of_bits(values: Array) -> float:
     """The largest absolute value; NaN and infinity come through."""
     with np.errstate(invalid="ignore"):
         return float(np.abs([values.min(), values.max()]).max()) if values.size else 0.0
@@ -231,7 +234,7 @@ def largest_of(values: Array) -> float:
 # --- many at once ---------------------------------------------------------------------------
 
 
-class Stream:
+class TileStream:
     """Two threads that move tensors from a source to a target, each with buffers of its own.
 
     Args:
@@ -242,54 +245,59 @@ class Stream:
         self.source, self.target, self.check = source, target, check
         self._buffers = _Buffers()
 
-    def relay(self, moves: Sequence[Move]) -> Iterator[Callable[[], Found]]:
+    def relay(self, moves: Sequence[Move]) -> Iterator[Callable[[], MovedTensor]]:
         """Pieces of work that write a tensor, to be done in any order, by any thread."""
         for band in bands(moves):
             yield lambda band=band: _work(  # type: ignore[misc]
                 band, self.source, self.target, self._buffers, True, self.check
             )
 
-    def compare(self, moves: Sequence[Move]) -> Iterator[Callable[[], Found]]:
+    def compare(self, moves: Sequence[Move]) -> Iterator[Callable[[], MovedTensor]]:
         """The same, for a tensor that is there already."""
         for band in bands(moves):
             yield lambda band=band: _work(  # type: ignore[misc]
                 band, self.source, self.target, self._buffers, False, True
             )
 
-    def copy(self, start: int, place: int, size: int) -> Iterator[Callable[[], Found]]:
+    def copy(self, start: int, place: int, size: int) -> Iterator[Callable[[], MovedTensor]]:
         """Pieces of work that copy bytes from `start` in the source to `place` in the target."""
         for done in range(0, size, 4 * TILE):
             count = min(4 * TILE, size - done)
             yield lambda a=start + done, b=place + done, n=count: self._copy(a, b, n)  # type: ignore[misc]
 
-    def _copy(self, start: int, place: int, size: int) -> Found:
+    def _copy(self, start: int, place: int, size: int) -> MovedTensor:
         copy_range(self.source, self.target, start, place, size, self._buffers.memory[0])
         self.target.write_back(place, size)
         if not self.check:
-            return Found()
+            return MovedTensor()
         one, other = self._buffers.memory[:2]
         for done in range(0, size, TILE):
             count = min(TILE, size - done)
             self.source.read(one[:count].data, start + done)
             self.target.read(other[:count].data, place + done)
             if not np.array_equal(one[:count], other[:count]):
-                return Found("the copy has other bytes")
-        return Found()
+                return MovedTensor("the copy has other bytes")
+        return MovedTensor()
 
 
 def side_by_side(
-    work: Iterable[Callable[[], T]], when_done: Callable[[int], None] | None = None
+    work: Iterable[Callable[[], T]],
+    when_done: Callable[[int], None] | None = None,
+    *,
+    small: bool = False,
 ) -> list[T]:
     """The results of some functions, called in a few threads.
 
     Args:
         when_done: called with the number of results that are there, after each.
+        small: they are done sooner than threads begin, so this thread calls them.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     results = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for result in pool.map(lambda function: function(), work):
+    with nullcontext() if small else ThreadPoolExecutor(THREADS) as pool:
+        each = map if pool is None else pool.map
+        for result in each(lambda function: function(), work):
             results.append(result)
             if when_done is not None:
                 when_done(len(results))

@@ -15,10 +15,9 @@ from rnnconvert.errors import NotConvertibleError, OutputError, UsageError, erro
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.targets import Target, target_of
 from rnnconvert.kinds import Kind, kind_of
+from rnnconvert.outputs import check_output, refuse_overlap
 from rnnconvert.publish import (
-    check_output,
     publish_together,
-    refuse_overlap,
     scratch_directory,
     temporary_directory,
     write_errors,

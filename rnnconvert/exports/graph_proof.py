@@ -13,11 +13,11 @@ from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
 from rnnconvert.exports.written import Run, Written
 from rnnconvert.graphs import lowering
+from rnnconvert.graphs.verify.compare import BY_REFERENCE, compare_outputs, first_line
 from rnnconvert.kinds import Kind
 from rnnconvert.report import LevelResult
 
 _SERVING = "serving_default"
-_REFERENCE = "tensorflow, cuDNN ops of the original by the reference"
 _FURTHER = 5
 """Time steps more in the second run."""
 
@@ -97,11 +97,10 @@ class _GraphTrial:
 
     def result(self, choices: lowering.Choices) -> LevelResult:
         """Of one run on inputs of these sizes."""
-        from rnnconvert.graphs.verify.compare import compare_outputs, first_line
         from rnnconvert.graphs.verify.runners import first_that_runs
 
         outputs = self.written.outputs
-        engine = f"{self.written.runtime} against {_REFERENCE}"
+        engine = f"{self.written.runtime} against {BY_REFERENCE}"
         given, wanted, error = first_that_runs([self.runner], self.name, choices)
         if wanted is None:
             text = f"the original does not run on random inputs: {error}"
@@ -120,17 +119,13 @@ class _GraphTrial:
             f"{key} {'x'.join(str(size) for size in getattr(value, 'shape', ()))}"
             for key, value in given.items()
         )
-        return LevelResult(
-            one.status, detail=f"signature {self.name}, {sizes}", reason=one.reason, device="cpu",
-            engine=engine, max_abs=one.max_abs, tolerance=one.tolerance, worst=one.worst,
-            seed=choices.seed,
-        )  # fmt: skip
+        detail = f"signature {self.name}, {sizes}"
+        return replace(one, detail=detail, device="cpu", engine=engine, seed=choices.seed)
 
 
 @contextmanager
 def _reference(source: Source) -> Iterator[tuple[Any, str, str]]:
     """The original that runs here, or why it does not load; its signature, lowest precision."""
-    from rnnconvert.graphs.verify.compare import first_line
     from rnnconvert.graphs.verify.originals import reference_frozen, reference_saved_model
     from rnnconvert.graphs.verify.runners import CPU, FAILURES, saved_model_runner
     from rnnconvert.graphs.verify.verify import lowest_precision

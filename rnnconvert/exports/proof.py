@@ -14,21 +14,25 @@ import numpy as np
 from rnnconvert.exports.options import ExportOptions
 from rnnconvert.exports.sources import Source
 from rnnconvert.exports.written import Array, Run, Written
-from rnnconvert.keras_models.verify.keras_engine import ModelRunner, as_float64, device_name, load
-from rnnconvert.keras_models.verify.model_level import (
-    BATCHES_OF_A_STATEFUL_MODEL,
+from rnnconvert.keras_models.verify.judging import (
     Tolerance,
+    Worst,
+    badness,
     coarsest_eps,
+    filled,
+    judge,
     native_tolerance,
+    parts_of,
+    rounding_of,
+    widened,
 )
+from rnnconvert.keras_models.verify.keras_engine import ModelRunner, as_float64, device_name, load
+from rnnconvert.keras_models.verify.model_level import BATCHES_OF_A_STATEFUL_MODEL
 from rnnconvert.report import LevelResult
-from rnnconvert.verification.compare import compare_arrays, in_tolerances, largest_of
+from rnnconvert.verification.compare import largest_of
 from rnnconvert.verification.frameworks import CannotRun, import_keras
 from rnnconvert.verification.inputs import BATCH, ModelInput, make, slots_of
 
-_WOBBLES = 16.0
-_MOST = 0.01
-"""As at the level `model` of a conversion: see `verification.model_level`."""
 _CLOSE = 1e-4
 """Of the largest output: a float32 model that is farther off is judged in float64, however many
 roundings its time steps would allow."""
@@ -221,17 +225,6 @@ def _run_steps(
 # --- comparing ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Gap:
-    """The worst place so far, in units of its tolerance."""
-
-    ratio: float
-    max_abs: float
-    max_rel: float
-    tolerance: float
-    where: str
-
-
 def _compare(
     runner: ModelRunner,
     trials: Sequence[Trial],
@@ -245,19 +238,33 @@ def _compare(
     if problem:
         return replace(result, status="failed", detail=_joined(result.detail, problem))
     allowed = _tolerances(runner, trials, written, options)
-    worst = max(
-        (
-            _gap(name, trial, wanted, got, tolerance(number, name, wanted))
-            for trial, outputs, tolerance in zip(trials, found, allowed, strict=True)
-            for number, (expected, given) in enumerate(zip(trial.expected, outputs, strict=True))
-            for (name, wanted), got in zip(expected.items(), given, strict=True)
-        ),
-        key=lambda gap: (gap.ratio, gap.max_abs),
-    )
+    expected = [trial.expected for trial in trials]
+    worst = _worst(trials, expected, found, allowed)
     derived = written.tolerance is None and not options.general.inputs.asked_tolerance
-    if worst.ratio > 1 and derived:
+    if worst.in_tolerances > 1 and derived:
         return _arbitrate(runner, trials, found, worst, options, result)
-    return _filled(result, worst)
+    return filled(result, worst, result.detail or "")
+
+
+def _worst(
+    trials: Sequence[Trial],
+    expected: Sequence[list[dict[str, Array]]],
+    found: Sequence[list[list[Array]]],
+    allowed: Sequence[Tolerance],
+) -> Worst:
+    """The worst output of all trials."""
+    places = [
+        _with_input(judge(number, name, wanted, got, tolerance), trial)
+        for trial, ones, others, tolerance in zip(trials, expected, found, allowed, strict=True)
+        for number, (one, other) in enumerate(zip(ones, others, strict=True))
+        for (name, wanted), got in zip(one.items(), other, strict=True)
+    ]
+    return replace(max(places, key=badness), parts=parts_of(places))
+
+
+def _with_input(place: Worst, trial: Trial) -> Worst:
+    shape = "x".join(str(size) for size in trial.batches[0][0].shape)
+    return replace(place, where=f"{place.where} of input ({shape})")
 
 
 def _other_shapes(trials: Sequence[Trial], found: Sequence[list[list[Array]]]) -> str | None:
@@ -293,63 +300,48 @@ def _tolerances(
     return [capped(native) for native in allowed]
 
 
-def _gap(name: str, trial: Trial, wanted: Array, got: Array, tolerance: float) -> _Gap:
-    difference = compare_arrays(wanted, got)
-    shape = "x".join(str(size) for size in trial.batches[0][0].shape)
-    ratio = in_tolerances(difference.max_abs, tolerance)
-    where = f"{difference.at(name)} of input ({shape})"
-    return _Gap(ratio, difference.max_abs, difference.max_rel, tolerance, where)
-
-
-def _filled(result: LevelResult, worst: _Gap) -> LevelResult:
-    return replace(
-        result, status="failed" if worst.ratio > 1 else "passed", max_abs=worst.max_abs,
-        max_rel=worst.max_rel, tolerance=worst.tolerance, worst=worst.where,
-    )  # fmt: skip
-
-
 def _arbitrate(
     runner: ModelRunner,
     trials: Sequence[Trial],
     found: Sequence[list[list[Array]]],
-    native: _Gap,
+    native: Worst,
     options: ExportOptions,
     result: LevelResult,
 ) -> LevelResult:
     """Is the difference rounding? What rounding may do is measured on the original in float64."""
     general = options.general
+    before = (f"differs by {native.difference.max_abs:.2g} from the original in its own dtype "
+              f"(tolerance {native.tolerance:.2g})")  # fmt: skip
+    eps = coarsest_eps(runner.model)
     try:
-        wide = ModelRunner(as_float64(runner.model, general.permissions))
-        eps = coarsest_eps(runner.model)
-        moved = ModelRunner(
-            as_float64(runner.model, general.permissions, wobble=eps, seed=general.inputs.seed)
+        wide, moved = (
+            ModelRunner(
+                as_float64(
+                    runner.model, general.permissions, wobble=wobble, seed=general.inputs.seed
+                )
+            )
+            for wobble in (0.0, eps)
         )
     except CannotRun as error:
-        return replace(_filled(result, native), detail=_joined(result.detail, str(error)))
-    worst = _Gap(-1.0, 0.0, 0.0, 0.0, "")
-    chaotic = False
-    for trial, outputs in zip(trials, found, strict=True):
-        for batch, given in zip(trial.batches, outputs, strict=True):
-            arrays = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in batch]
-            one, other = wide.run(arrays).outputs, moved.run(arrays).outputs
-            for name, got in zip(one, given, strict=True):
-                scale = largest_of(one[name])
-                rounding = _WOBBLES * compare_arrays(one[name], other[name]).max_abs + eps * scale
-                chaotic |= rounding > _MOST * scale
-                tolerance = min(rounding, _MOST * scale)
-                worst = max(worst, _gap(name, trial, one[name], got, tolerance),
-                            key=lambda gap: (gap.ratio, gap.max_abs))  # fmt: skip
-    if worst.ratio > 1 and chaotic:
+        return filled(result, native, _joined(result.detail, str(error)))
+    expected, allowed, measured = [], [], []
+    for trial in trials:
+        batches = [widened(batch) for batch in trial.batches]
+        expected.append([wide.run(batch).outputs for batch in batches])
+        rounding, tolerance = rounding_of([moved.run(batch) for batch in batches], eps)
+        allowed.append(tolerance)
+        measured.append(rounding)
+    worst = _worst(trials, expected, found, allowed)
+    if worst.in_tolerances > 1 and _worst(trials, expected, found, measured).in_tolerances <= 1:
         return LevelResult.skipped(
-            f"{native.where} differs by {native.max_abs:.2g}, but so does the original when its "
-            "weights are moved by one rounding: it is chaotic, and running it proves nothing",
+            f"{native.where} {before}, but so does the original when its weights are moved by one "
+            "rounding: it is chaotic, and running it proves nothing",
             "cpu",
         )
-    said = "rounding" if worst.ratio <= 1 else "no rounding"
-    text = (f"differs by {native.max_abs:.2g} from the original in its own dtype (tolerance "
-            f"{native.tolerance:.2g}), which float64 shows to be {said}")  # fmt: skip
+    said = "rounding" if worst.in_tolerances <= 1 else "no rounding"
+    text = f"{before}, which float64 shows to be {said}"
     engine = f"{result.engine} in float64"
-    return _filled(replace(result, engine=engine, detail=_joined(result.detail, text)), worst)
+    return filled(replace(result, engine=engine), worst, _joined(result.detail, text))
 
 
 def _told(trials: Sequence[Trial]) -> str:

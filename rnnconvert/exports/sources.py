@@ -129,7 +129,7 @@ def _of_keras(
     original = path
     converted = work / name
     is_old_keras = kind is Kind.KERAS and converted.exists()  # Keras 3 does not load it
-    if is_old_keras or kind in (Kind.KERAS_1, Kind.SAVED_MODEL):
+    if is_old_keras or kind in (Kind.KERAS_1, Kind.THEANO, Kind.SAVED_MODEL):
         original, _ = stack.enter_context(rebuilt_h5(path, kind))
     model = load_keras(converted if converted.exists() else path, options)
     return Sources((Source("", model, original, kind),), report)

@@ -17,24 +17,23 @@ from rnnconvert.graphs.inspect import (
     require_tensorflow,
     without_effect,
 )
+from rnnconvert.graphs.verify.compare import BY_REFERENCE
+from rnnconvert.hashes import sha256
 from rnnconvert.keras_models.files.saved_model import has_keras_config
 from rnnconvert.kinds import Kind
 from rnnconvert.options import SUFFIX, Options
+from rnnconvert.outputs import Footprint, check_output, refuse_overlap
 from rnnconvert.progress import tell
 from rnnconvert.publish import (
-    Footprint,
-    check_output,
     publish_directory,
     publish_together,
-    refuse_overlap,
     scratch_directory,
     temporary_directory,
     write_errors,
 )
-from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report, sha256
+from rnnconvert.report import NOTHING_WRITTEN, LevelResult, Report
 from rnnconvert.verification.devices import no_tensorflow_gpu
 
-_REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
 _VARIABLES = "variables"
 """The folder of a SavedModel that holds its checkpoint."""
 _MODELS = ("saved_model.pb", "saved_model.pbtxt")
@@ -54,20 +53,21 @@ def convert_graph(source: Path, output: Path | None, kind: Kind, options: Option
     info = describe_graph(source, kind, options.hashes)
     report = Report("cudnn-to-keras", info, weights_level=skipped, layers_level=skipped,
                     model_level=(skipped,))  # fmt: skip
+    opened = lowering.open_graph(source)
     if options.check:
-        planned = lowering.plan_model(source, options=lowering_options(options))
-        return _told(report, planned, source, kind, options)
+        planned = lowering.plan_model(opened, options=lowering_options(options))
+        return _told(report, planned, opened, kind, options)
     output = _output_path(source, output, kind)
     writes = not options.dry_run
     _check_output(source, output, kind, force=options.force or not writes)
     with temporary_directory(output.parent if writes else scratch_directory()) as work:
         target = work / output.name
         with write_errors(output):
-            files = lower(source, target, kind, options)
-        report = _told(report, files, source, kind, options)
+            files = lower(opened, target, kind, options)
+        report = _told(report, files, opened, kind, options)
         if not files.lowered:
             return report
-        report = _verify(report, source, target, kind, options)
+        report = _verify(report, opened, target, kind, options)
         result = replace(describe_graph(target, kind, options.hashes), path=str(output))
         if not writes:
             return report
@@ -76,7 +76,11 @@ def convert_graph(source: Path, output: Path | None, kind: Kind, options: Option
 
 
 def _told(
-    report: Report, files: lowering.LoweredFiles, source: Path, kind: Kind, options: Options
+    report: Report,
+    files: lowering.LoweredFiles,
+    opened: lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
 ) -> Report:
     """The report with the ops that are lowered and left; its verdict where nothing is lowered.
 
@@ -90,7 +94,7 @@ def _told(
     )
     if files.lowered:
         return report
-    if _only_rebuilds(source, kind):
+    if _only_rebuilds(opened, kind):
         raise NotConvertibleError(
             "a Keras model with CuDNN layers, saved without its functions (save_traces=False), "
             "so there is no graph to lower; --to keras rebuilds it"
@@ -98,10 +102,10 @@ def _told(
     return replace(report, verdict="nothing-to-convert")
 
 
-def _only_rebuilds(source: Path, kind: Kind) -> bool:
-    if kind is not Kind.SAVED_MODEL or not has_keras_config(source):
+def _only_rebuilds(opened: lowering.OpenedGraph, kind: Kind) -> bool:
+    if kind is not Kind.SAVED_MODEL or not has_keras_config(opened.path):
         return False
-    return only_rebuilds(source, lowering.read_saved_model(source).meta_graphs)
+    return only_rebuilds(opened.path, opened.message.meta_graphs)
 
 
 def require_tensorflow_gpu(kind: Kind, options: Options) -> None:
@@ -113,7 +117,9 @@ def require_tensorflow_gpu(kind: Kind, options: Options) -> None:
         raise UsageError(f"--device gpu: {reason}")
 
 
-def lower(source: Path, target: Path, kind: Kind, options: Options) -> lowering.LoweredFiles:
+def lower(
+    source: Path | lowering.OpenedGraph, target: Path, kind: Kind, options: Options
+) -> lowering.LoweredFiles:
     """Write the lowered graph to `target`, which is of the same kind."""
     chosen = lowering_options(options)
     if kind is Kind.SAVED_MODEL:
@@ -215,11 +221,14 @@ def _publish(target: Path, output: Path, kind: Kind) -> None:
 # --- verification ---------------------------------------------------------------------------
 
 
-def _verify(report: Report, source: Path, target: Path, kind: Kind, options: Options) -> Report:
+def _verify(
+    report: Report, source: lowering.OpenedGraph, written: Path, kind: Kind, options: Options
+) -> Report:
     asked = LevelResult.not_asked(options.verify)
     if options.verify == "none":
         return replace(report, weights_level=asked, layers_level=asked, model_level=(asked,),
                        verdict="unverified")  # fmt: skip
+    target = lowering.open_graph(written)
     weights = _check_weights(source, target, kind)
     report = replace(report, weights_level=weights, layers_level=asked, model_level=(asked,),
                      verdict="equivalent")  # fmt: skip
@@ -246,14 +255,17 @@ def _choices(options: Options) -> lowering.Choices:
     )
 
 
-def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
+def _check_weights(
+    source: lowering.OpenedGraph, target: lowering.OpenedGraph, kind: Kind
+) -> LevelResult:
     """Variables' files are the source's, byte for byte, and so are a graph's constants."""
     pairs = []
+    old, new = source.path, target.path
     if kind is Kind.SAVED_MODEL:
-        files = sorted(file for file in (source / _VARIABLES).glob("*") if file.is_file())
-        pairs = [(file, target / _VARIABLES / file.name) for file in files]
+        files = sorted(file for file in (old / _VARIABLES).glob("*") if file.is_file())
+        pairs = [(file, new / _VARIABLES / file.name) for file in files]
     elif kind is Kind.META_GRAPH:
-        pairs = [(file, _moved(file, source, target)) for file in _files(source, kind)[:-1]]
+        pairs = [(file, _moved(file, old, new)) for file in _files(old, kind)[:-1]]
     for file, copy in pairs:
         if sha256(file) != sha256(copy):
             return LevelResult("failed", detail=f"{file.name} is another file", worst=file.name)
@@ -265,7 +277,9 @@ def _check_weights(source: Path, target: Path, kind: Kind) -> LevelResult:
     return LevelResult("passed", detail=detail)
 
 
-def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
+def _check_ops(
+    source: lowering.OpenedGraph, target: lowering.OpenedGraph, options: Options
+) -> LevelResult:
     """Every lowered op by itself, with the model's parameters."""
     results = lowering.verify_layers(
         source,
@@ -277,7 +291,10 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
     if not results:
         return LevelResult.nothing_to_run("none of the lowered ops computes a layer's outputs")
     level = LevelResult.of_all(
-        [_level("", result, "tensorflow against the float64 reference") for result in results]
+        [
+            replace(result, device="cpu", engine="tensorflow against the float64 reference")
+            for result in results
+        ]
     )
     counts = Counter(result.status for result in results)
     told = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
@@ -287,7 +304,10 @@ def _check_ops(source: Path, target: Path, options: Options) -> LevelResult:
 
 
 def run_signatures(
-    source: Path, target: Path, kind: Kind, options: Options
+    source: Path | lowering.OpenedGraph,
+    target: Path | lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
 ) -> tuple[LevelResult, ...]:
     """The level `model`: on the CPU, and on a GPU where there is one and `--device` lets it.
 
@@ -295,12 +315,15 @@ def run_signatures(
         source: a graph with cuDNN ops.
         target: a graph of the same kind without them.
     """
+    source, target = lowering.open_graph(source), lowering.open_graph(target)
     choices = _choices(options)
     if kind is Kind.META_GRAPH:
         results = lowering.verify_meta_graph(
             source, target, choices=choices, allow_code=options.permissions.allow_code
         )
-        levels = [_level("op", result, _REFERENCE) for result in results]
+        levels = [
+            replace(_named("op", result), device="cpu", engine=BY_REFERENCE) for result in results
+        ]
         no_gpu: str | None = "MetaGraphs are run on the CPU only"
     else:
         levels = _signatures(source, target, kind, options, "reference")
@@ -314,15 +337,16 @@ def run_signatures(
 
 
 def _signatures(
-    source: Path, target: Path, kind: Kind, options: Options, original_on: str
+    source: lowering.OpenedGraph,
+    target: lowering.OpenedGraph,
+    kind: Kind,
+    options: Options,
+    original_on: str,
 ) -> list[LevelResult]:
     verify = {
         Kind.SAVED_MODEL: lowering.verify_saved_model,
         Kind.GRAPH: lowering.verify_frozen_graph,
     }[kind]
-    engine, device = _REFERENCE, "cpu"
-    if original_on == "gpu":
-        engine, device = "tensorflow, the original on cuDNN, TF32 off", "gpu"
     results = verify(
         source,
         target,
@@ -330,14 +354,9 @@ def _signatures(
         original_on=original_on,
         allow_code=options.permissions.allow_code,
     )
-    return [_level("signature", result, engine, device) for result in results]
+    return [_named("signature", result) for result in results]
 
 
-def _level(
-    what: str, result: lowering.SignatureResult, engine: str, device: str = "cpu"
-) -> LevelResult:
-    detail = f"{what} {result.signature}" if what and result.signature else ""
-    return LevelResult(
-        result.status, detail=detail, reason=result.reason, device=device, engine=engine,
-        max_abs=result.max_abs, tolerance=result.tolerance, worst=result.worst, seed=result.seed,
-    )  # fmt: skip
+def _named(kind: str, result: LevelResult) -> LevelResult:
+    """With the name of the signature or op as its detail."""
+    return replace(result, detail=f"{kind} {result.name}" if result.name else None)

@@ -6,29 +6,26 @@ Targets are temporary ones of the caller, who publishes them; sources are only r
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from rnnconvert.containers.checkpoint import CheckpointPath, index_path, open_checkpoint
-from rnnconvert.errors import NotConvertibleError, OutputError, UnreadableInputError
-from rnnconvert.graphs.framework import GraphDef, MetaGraphDef, SavedModel
+from rnnconvert.errors import OutputError, UnreadableInputError
 from rnnconvert.graphs.lower.meta import lower_meta_graph, lower_saved_model_proto, plan_meta_graph
 from rnnconvert.graphs.lower.rewrite import lower_graph_def, plan_graph_def
+from rnnconvert.graphs.opening import (
+    SAVED_MODEL,
+    OpenedGraph,
+    checkpoint_files,
+    open_graph,
+    read_bytes,
+)
 from rnnconvert.graphs.ops import CudnnOp, LoweredGraph, LoweringOptions
 
-SAVED_MODEL = "saved_model.pb"
 FINGERPRINT = "fingerprint.pb"
 KERAS_METADATA = "keras_metadata.pb"
-_VARIABLES = "variables/variables"
-_VARIABLE_OPS = frozenset({"VarHandleOp", "VariableV2", "Variable"})
-_PROTO_LIMIT = 2**31 - 1  # bytes; protobuf has no larger messages
-_SHARD = re.compile(r"\.data-(\d{5})-of-(\d{5})$")
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class LoweredFiles:
 
 
 def lower_saved_model_dir(
-    source: Path, target: Path, *, options: LoweringOptions | None = None
+    model: Path | OpenedGraph, target: Path, *, options: LoweringOptions | None = None
 ) -> LoweredFiles:
     """Lower a SavedModel into an existing empty directory.
 
@@ -67,7 +64,8 @@ def lower_saved_model_dir(
         NotConvertibleError: as `rewrite.lower_graph_def`.
         OutputError: the target can't be written.
     """
-    saved_model = read_saved_model(source)
+    opened = open_graph(model)
+    source, saved_model = opened.path, opened.copy()
     graphs = lower_saved_model_proto(saved_model, options=options)
     warnings = [warning for graph in graphs for warning in graph.warnings]
     left_out = set()
@@ -92,7 +90,7 @@ def _keras_descriptions(source: Path, saved_model: Any, warnings: list[str]) -> 
     Until TensorFlow 2.4 that stands in the object graph, where TensorFlow needs the rest of it.
     """
     found = set()
-    if (source / KERAS_METADATA).is_file() and b"CuDNN" in _read(source / KERAS_METADATA):
+    if (source / KERAS_METADATA).is_file() and b"CuDNN" in read_bytes(source / KERAS_METADATA):
         found.add(KERAS_METADATA)
     if found or any(
         "CuDNN" in node.user_object.metadata
@@ -108,7 +106,7 @@ def _keras_descriptions(source: Path, saved_model: Any, warnings: list[str]) -> 
 
 
 def lower_frozen_graph(
-    source: Path, target: Path, *, options: LoweringOptions | None = None
+    model: Path | OpenedGraph, target: Path, *, options: LoweringOptions | None = None
 ) -> LoweredFiles:
     """Lower a frozen GraphDef (.pb) into another file.
 
@@ -117,21 +115,21 @@ def lower_frozen_graph(
         NotConvertibleError: as `rewrite.lower_graph_def`.
         OutputError: the target can't be written.
     """
-    graph_def = read_graph_def(source)
+    graph_def = open_graph(model).copy()
     result = lower_graph_def(graph_def, options=options)
     _write(target, graph_def)
     return LoweredFiles((result,), result.warnings)
 
 
 def lower_meta_graph_file(
-    source: Path, target: Path, *, options: LoweringOptions | None = None
+    model: Path | OpenedGraph, target: Path, *, options: LoweringOptions | None = None
 ) -> LoweredFiles:
     """Lower a MetaGraph (NAME.meta) into another; the checkpoint NAME is copied along with it.
 
     The lowered graph restores the checkpoint as it is, and writes one of the same kind.
 
     Args:
-        source: NAME.meta; the checkpoint's files, if there are any, lie beside it.
+        model: NAME.meta; the checkpoint's files, if there are any, lie beside it.
         target: OTHER.meta; the checkpoint becomes OTHER.
 
     Raises:
@@ -139,7 +137,8 @@ def lower_meta_graph_file(
         NotConvertibleError: as `rewrite.lower_graph_def`.
         OutputError: the target can't be written.
     """
-    meta_graph = read_meta_graph(source)
+    opened = open_graph(model)
+    source, meta_graph = opened.path, opened.copy()
     prefix, new_prefix = source.with_suffix(""), target.with_suffix("")
     files = checkpoint_files(prefix)
     result = lower_meta_graph(meta_graph, options=options)
@@ -149,153 +148,34 @@ def lower_meta_graph_file(
     return LoweredFiles((result,), result.warnings)
 
 
-def plan_model(source: Path, *, options: LoweringOptions | None = None) -> LoweredFiles:
+def plan_model(
+    model: Path | OpenedGraph, *, options: LoweringOptions | None = None
+) -> LoweredFiles:
     """What lowering a model would do, told from its graphs alone: nothing is copied or changed.
 
     Args:
-        source: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph.
+        model: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph, read or not.
         options: of the lowering.
 
     Raises:
         UnreadableInputError: it is none of them, or its variables are missing or incomplete.
         NotConvertibleError: as `rewrite.lower_graph_def`.
     """
+    opened = open_graph(model)
+    source, message = opened.path, opened.message
     if source.is_dir():
-        saved_model = read_saved_model(source)
         list(_files_of(source))  # what can't be copied is refused now, too
-        graphs = tuple(plan_meta_graph(each, options=options) for each in saved_model.meta_graphs)
+        graphs = tuple(plan_meta_graph(each, options=options) for each in message.meta_graphs)
         warnings = [warning for graph in graphs for warning in graph.warnings]
         if any(graph.lowered for graph in graphs):
-            _keras_descriptions(source, saved_model, warnings)
+            _keras_descriptions(source, message, warnings)
         return LoweredFiles(graphs, tuple(warnings))
     if source.suffix == ".meta":
         checkpoint_files(source.with_suffix(""))
-        planned = plan_meta_graph(read_meta_graph(source), options=options)
+        planned = plan_meta_graph(message, options=options)
     else:
-        planned = plan_graph_def(read_graph_def(source), options=options)
+        planned = plan_graph_def(message, options=options)
     return LoweredFiles((planned,), planned.warnings)
-
-
-def read_saved_model(source: Path) -> Any:
-    """The SavedModel proto of a directory.
-
-    Raises:
-        UnreadableInputError: none there, damaged, or its variables are missing or incomplete.
-        NotConvertibleError: a split one (.cpb) or a text one (.pbtxt).
-    """
-    path = source / SAVED_MODEL
-    for name, kind in (("saved_model.cpb", "split"), ("saved_model.pbtxt", "text")):
-        if not path.exists() and (source / name).exists():
-            raise NotConvertibleError(f"a {kind} SavedModel ({name}), which can't be read yet")
-    saved_model = _parse(path, SavedModel, "SavedModel")
-    graphs = saved_model.meta_graphs
-    if not graphs or not all(_is_graph(meta_graph.graph_def) for meta_graph in graphs):
-        raise UnreadableInputError(f"{SAVED_MODEL} is no SavedModel: it holds no graph")
-    if any(node.op in _VARIABLE_OPS for graph in graphs for node in graph.graph_def.node):
-        prefix = source / _VARIABLES
-        if not checkpoint_files(prefix):
-            raise UnreadableInputError(
-                f"the model's variables are missing: expected {_VARIABLES}.index; copy the whole "
-                "directory, not the .pb alone"
-            )
-    return saved_model
-
-
-def read_graph_def(source: Path) -> Any:
-    """The GraphDef of a .pb file.
-
-    Raises:
-        UnreadableInputError: missing, damaged, or something else.
-    """
-    graph_def = _parse(source, GraphDef, "graph")
-    if not _is_graph(graph_def) or not graph_def.node:
-        raise UnreadableInputError("a .pb that is no graph: it holds no nodes")
-    return graph_def
-
-
-def read_meta_graph(source: Path) -> Any:
-    """The MetaGraphDef of a .meta file.
-
-    Raises:
-        UnreadableInputError: missing, damaged, or something else.
-    """
-    meta_graph = _parse(source, MetaGraphDef, "MetaGraph")
-    if not _is_graph(meta_graph.graph_def) or not meta_graph.graph_def.node:
-        raise UnreadableInputError("no MetaGraph: it holds no nodes")
-    return meta_graph
-
-
-def graph_defs_of(model: Path) -> list[Any]:
-    """The GraphDefs of a SavedModel directory, a .meta file or a frozen graph.
-
-    Raises:
-        UnreadableInputError: it is none of them.
-    """
-    if model.is_dir():
-        return [meta_graph.graph_def for meta_graph in read_saved_model(model).meta_graphs]
-    if model.suffix == ".meta":
-        return [read_meta_graph(model).graph_def]
-    return [read_graph_def(model)]
-
-
-def checkpoint_files(prefix: Path) -> list[Path]:
-    """The files of a checkpoint, V1 or V2; none if there is no checkpoint.
-
-    The index is read here and not by TensorFlow, which is brought down by some damaged ones.
-
-    Raises:
-        UnreadableInputError: a shard is missing or too short, or the index is damaged.
-    """
-    found = [prefix] if prefix.is_file() else []
-    index = index_path(prefix)
-    shards = [
-        path for path in sorted(prefix.parent.glob("*")) if path.name.startswith(prefix.name)
-        and _SHARD.fullmatch(path.name[len(prefix.name) :])
-    ]  # fmt: skip
-    if not index.exists():
-        if shards:
-            raise UnreadableInputError(
-                f"{index.name} is missing beside its data files; copy all files of the checkpoint "
-                "together"
-            )
-        return found
-    checkpoint = open_checkpoint(CheckpointPath(prefix, 2, (index,)))
-    checkpoint.require_values()
-    counts = {path.name[-5:] for path in checkpoint.files[1:]}  # as in data-00000-of-00002
-    return [*found, index, *(path for path in shards if path.name[-5:] in counts or not counts)]
-
-
-def _parse(path: Path, kind: Any, name: str) -> Any:
-    content = _read(path)
-    message = kind()
-    try:
-        message.ParseFromString(content)
-    except (DecodeError, RuntimeError) as error:
-        if content.startswith(b"version https://git-lfs"):
-            raise UnreadableInputError("a git-lfs pointer; run 'git lfs pull'") from error
-        raise UnreadableInputError(f"{path.name} is no {name}, or it is damaged") from error
-    return message
-
-
-def _is_graph(graph_def: Any) -> bool:
-    """Whether its nodes look like nodes: other bytes may happen to parse."""
-    return all(node.name and node.op for node in graph_def.node) and all(
-        function.signature.name for function in graph_def.library.function
-    )
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.is_file() and path.stat().st_size > _PROTO_LIMIT:
-            raise UnreadableInputError(f"{path.name} is larger than 2 GiB: no protobuf message is")
-        if path.exists() and not path.is_file():
-            raise UnreadableInputError(f"{path.name} is not a regular file")
-        content = path.read_bytes()
-    except OSError as error:
-        raise UnreadableInputError(f"{path.name} can't be read: {error.strerror}") from error
-    if not content:
-        raise UnreadableInputError(f"{path.name} is empty")
-    return content
 
 
 def _files_of(source: Path) -> Iterator[Path]:

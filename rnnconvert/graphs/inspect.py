@@ -63,6 +63,11 @@ class GraphInspection:
     warnings: tuple[str, ...] = ()
 
     @property
+    def layers(self) -> tuple[lowering.CudnnOp, ...]:
+        """As the other kinds call what they find."""
+        return self.ops
+
+    @property
     def rebuilt_by(self) -> str:
         """The option that makes a Keras file of it; Keras itself can't load a Lambda unasked."""
         return "--to h5" if any("Lambda" in text for text in self.warnings) else "--to keras"

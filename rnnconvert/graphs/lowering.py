@@ -17,14 +17,10 @@ from rnnconvert.graphs.ops import CudnnOp, LoweredGraph, LoweringOptions
 if TYPE_CHECKING:
     from rnnconvert.graphs.files import (
         LoweredFiles,
-        checkpoint_files,
         lower_frozen_graph,
         lower_meta_graph_file,
         lower_saved_model_dir,
         plan_model,
-        read_graph_def,
-        read_meta_graph,
-        read_saved_model,
     )
     from rnnconvert.graphs.find.search import find_ops
     from rnnconvert.graphs.lower.meta import (
@@ -33,7 +29,14 @@ if TYPE_CHECKING:
         lower_saved_model_proto,
     )
     from rnnconvert.graphs.lower.rewrite import lower_graph_def
-    from rnnconvert.graphs.verify.compare import SignatureResult
+    from rnnconvert.graphs.opening import (
+        OpenedGraph,
+        checkpoint_files,
+        open_graph,
+        read_graph_def,
+        read_meta_graph,
+        read_saved_model,
+    )
     from rnnconvert.graphs.verify.constants import changed_constants
     from rnnconvert.graphs.verify.layers_level import verify_layers
     from rnnconvert.graphs.verify.permission import why_not_run
@@ -44,9 +47,9 @@ if TYPE_CHECKING:
 _PLACES = {
     "Choices": "verify.signature_inputs",
     "LoweredFiles": "files",
-    "SignatureResult": "verify.compare",
+    "OpenedGraph": "opening",
     "changed_constants": "verify.constants",
-    "checkpoint_files": "files",
+    "checkpoint_files": "opening",
     "find_ops": "find.search",
     "find_ops_in_meta_graph": "lower.meta",
     "lower_frozen_graph": "files",
@@ -55,10 +58,11 @@ _PLACES = {
     "lower_meta_graph_file": "files",
     "lower_saved_model_dir": "files",
     "lower_saved_model_proto": "lower.meta",
+    "open_graph": "opening",
     "plan_model": "files",
-    "read_graph_def": "files",
-    "read_meta_graph": "files",
-    "read_saved_model": "files",
+    "read_graph_def": "opening",
+    "read_meta_graph": "opening",
+    "read_saved_model": "opening",
     "verify_frozen_graph": "verify.verify",
     "verify_layers": "verify.layers_level",
     "verify_meta_graph": "verify.verify_ops",
@@ -72,7 +76,7 @@ __all__ = [
     "LoweredFiles",
     "LoweredGraph",
     "LoweringOptions",
-    "SignatureResult",
+    "OpenedGraph",
     "changed_constants",
     "checkpoint_files",
     "find_ops",
@@ -83,6 +87,7 @@ __all__ = [
     "lower_meta_graph_file",
     "lower_saved_model_dir",
     "lower_saved_model_proto",
+    "open_graph",
     "plan_model",
     "read_graph_def",
     "read_meta_graph",

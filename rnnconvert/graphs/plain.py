@@ -23,7 +23,7 @@ from rnnconvert.containers.checkpoint.files import (
     require_no_lfs_pointer,
 )
 from rnnconvert.containers.checkpoint.wire import Message, encode_part
-from rnnconvert.containers.graph_def import Graph, GraphNode, Value, parse_graph
+from rnnconvert.containers.graph_def import Graph, GraphNode, GraphValue, parse_graph
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.graphs import ops
 from rnnconvert.graphs.ops import CudnnOp
@@ -236,7 +236,7 @@ def _params(graph: Graph, function: str, node: GraphNode) -> tuple[str, tuple[st
     return ("constant", (found.name,)) if found and found.op == "Const" else ("unknown", ())
 
 
-def _input(graph: Graph, function: str, node: GraphNode, place: int) -> Value:
+def _input(graph: Graph, function: str, node: GraphNode, place: int) -> GraphValue:
     inputs = graph.inputs(function, node)
     if place >= len(inputs) or inputs[place].node not in graph.nodes[function]:
         raise Malformed(f"{node.op} {node.name} has inputs of the wrong number or name")
@@ -260,7 +260,7 @@ def _axis(shape: Shape, axis: int) -> int | None:
     return shape[axis] if shape is not None and axis < len(shape) else None
 
 
-def _noted(graph: Graph, value: Value) -> Shape:
+def _noted(graph: Graph, value: GraphValue) -> Shape:
     """The shape that a graph notes for a tensor, at its node or where it is handed on from."""
     for at in (value, graph.source(value)):
         if at is None:

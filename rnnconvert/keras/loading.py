@@ -55,6 +55,11 @@ def load_model(
         require_hdf5(Path(path))
         with open_keras_h5(Path(path)) as file:
             objects = {**own_objects(), **(custom_objects or {})}
+            if file.backend == "theano":
+                raise NotConvertibleError(
+                    "Keras on Theano wrote it, whose convolutions turn their kernels round: "
+                    "rnnconvert convert it first"
+                )
             if file.model_config is not None:
                 _refuse_code(file.model_config, custom_objects or {}, safe_mode)
             config = original_config(file, keep_tensorflow_calls=keep_tensorflow_calls)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError, UsageError
+from rnnconvert.hashes import sha256, sha256_meanwhile
 from rnnconvert.keras_models.files import h5 as keras_h5
 from rnnconvert.keras_models.files import h5_patch
 from rnnconvert.keras_models.files.h5 import KerasH5, open_keras_h5
@@ -23,25 +24,10 @@ from rnnconvert.keras_models.verify.loads import show_that_it_loads, without_ker
 from rnnconvert.keras_models.verify.model_level import check_everywhere
 from rnnconvert.kinds import EXTENSIONS, KERAS_FILES
 from rnnconvert.options import Inputs, Options
+from rnnconvert.outputs import Footprint, check_output, default_output
 from rnnconvert.progress import tell
-from rnnconvert.publish import (
-    Footprint,
-    check_output,
-    default_output,
-    publish,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
-from rnnconvert.report import (
-    NOTHING_WRITTEN,
-    FileInfo,
-    LevelResult,
-    OptimizerRecord,
-    Report,
-    sha256,
-    sha256_meanwhile,
-)
+from rnnconvert.publish import publish, scratch_directory, temporary_file, write_errors
+from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerRecord, Report
 
 
 def convert_keras_h5(
@@ -100,7 +86,7 @@ def _convert(
             return report if like is not None else show_that_it_loads(report, source, options)
         if options.check:
             return report
-        output = _output_path(source, output, to, options)
+        output = output_path(source, output, to, options)
         check_output(source, output, force=options.force or options.dry_run,
                      in_place=options.in_place)  # fmt: skip
         report = replace(report, warnings=(*report.warnings, *_name_warnings(output, to, options)))
@@ -148,7 +134,7 @@ def keras_footprint(source: Path, output: Path | None, options: Options) -> Foot
     """What `run` would read and write; in place it is one file."""
     with open_keras_h5(source) as file:
         to = _target_container(file, output, options)
-    written = _output_path(source, output, to, options)
+    written = output_path(source, output, to, options)
     return Footprint(() if options.in_place else (source,), (written,))
 
 
@@ -186,7 +172,8 @@ def _target_container(file: KerasH5, output: Path | None, options: Options) -> s
     return to
 
 
-def _output_path(source: Path, output: Path | None, to: str, options: Options) -> Path:
+def output_path(source: Path, output: Path | None, to: str, options: Options) -> Path:
+    """Where a Keras HDF5 file is written to, as container `to`."""
     if options.in_place:
         if output is not None:
             raise UsageError("--in-place and an output exclude each other")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.containers.tiles import Block, Move
+from rnnconvert.containers.tiles import MatrixBlock, Move
 from rnnconvert.keras_models.plan import Edit, Relay, Scale
 from rnnconvert.layouts import contiguous, copy_block, gate_slices, relay_bias, relay_block
 from rnnconvert.layouts.table import MatrixForm
@@ -37,8 +37,8 @@ def moves_of(
     is_flat = edit.source.matrix is MatrixForm.CUDNN_COLUMNS
     return [
         Move(
-            Block(start + here.start * itemsize, rows, units, stride),
-            Block(place + there.start * itemsize, rows, units, stride),
+            MatrixBlock(start + here.start * itemsize, rows, units, stride),
+            MatrixBlock(place + there.start * itemsize, rows, units, stride),
             (units, rows) if is_flat else (rows, units),
             itemsize,
         )
@@ -119,12 +119,6 @@ def _relayed_bias(edit: Relay, bias: Array) -> Array:
     return relay_bias(edit.source, edit.target, bias)
 
 
-def merged_slots_agree(slot: Array) -> bool:
-    """Whether the slots of input and recurrent bias are the same, as their gradients are."""
-    halves = slot.reshape(2, -1)
-    return bool(np.array_equal(halves[0], halves[1]))
-
-
 def _scaled(block: Array, factor: float) -> Array:
     return (block.astype(np.float64) * factor).astype(block.dtype)
 
@@ -179,7 +173,6 @@ __all__ = [
     "apply_edit",
     "check_edit",
     "contiguous",
-    "merged_slots_agree",
     "moves_of",
     "row_bands",
 ]

@@ -10,7 +10,7 @@ from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_models.config.tree import children, layer_name, root
 from rnnconvert.keras_models.files.h5 import KerasH5
 from rnnconvert.keras_models.opening import open_keras
-from rnnconvert.keras_models.plan import Plan
+from rnnconvert.keras_models.plan import Plan, SiteChange
 from rnnconvert.keras_models.planning import make_plan
 from rnnconvert.kinds import Kind
 from rnnconvert.report import FileInfo, head
@@ -41,6 +41,11 @@ class Inspection:
     input: FileInfo
     model: tuple[LayerSummary, ...]
     plan: Plan
+
+    @property
+    def layers(self) -> tuple[SiteChange, ...]:
+        """The recurrent layers."""
+        return self.plan.sites
 
     @property
     def warnings(self) -> tuple[str, ...]:

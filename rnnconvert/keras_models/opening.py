@@ -31,7 +31,7 @@ def open_keras(path: Path, kind: Kind, *, with_hash: bool) -> Iterator[tuple[Fil
         return
     info = FileInfo.of(path, kind.value, with_hash=with_hash)
     with rebuilt_h5(path, kind) as (rebuilt, _), open_keras_h5(rebuilt) as file:
-        if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
+        if kind in (Kind.SAVED_MODEL, Kind.KERAS):  # which say it inside
             info = replace(info, keras_version=file.keras_version, backend=file.backend)
         yield info, file
 
@@ -55,6 +55,10 @@ def _rebuild(source: Path, target: Path, kind: Kind) -> Rebuilt:
         from rnnconvert.keras_models.files import keras1
 
         return keras1.rebuild_keras1(source, target)
+    if kind is Kind.THEANO:
+        from rnnconvert.keras_models.files import theano
+
+        return theano.rebuild_theano(source, target)
     if kind is Kind.KERAS:
         from rnnconvert.keras_models.files import zip_file
 

@@ -7,6 +7,9 @@ order differs with them. Keras reads by position, so the order matters on writin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from rnnconvert.keras_models.plan import Tensor
 
@@ -143,3 +146,9 @@ def _positional(rest: list[Tensor], trainable: list[Tensor], optimizer: str) -> 
             continue  # placeholders: Keras 2.2 writes them for the vhat of a plain Adam
         slots += [OptimizerSlot(kind, w, t) for w, t in zip(trainable, block, strict=True)]
     return slots
+
+
+def merged_slots_agree(slot: np.ndarray[Any, Any]) -> bool:
+    """Whether the slots of input and recurrent bias are the same, as their gradients are."""
+    halves = slot.reshape(2, -1)
+    return bool(np.array_equal(halves[0], halves[1]))

@@ -18,13 +18,13 @@ from rnnconvert.keras_models.config.recurrent import (
 )
 from rnnconvert.keras_models.config.training import is_new_generation, optimizer_class
 from rnnconvert.keras_models.config.tree import layer_name, parse_version, root, walk
-from rnnconvert.keras_models.edits import merged_slots_agree
 from rnnconvert.keras_models.files.h5 import HARD_SIGMOID_MARK, MODEL, KerasH5
 from rnnconvert.keras_models.linear_sites import find_linear
 from rnnconvert.keras_models.optimizer import (
     OptimizerState,
     Unresolved,
     in_order,
+    merged_slots_agree,
     resolve_slots,
     slot_power,
 )

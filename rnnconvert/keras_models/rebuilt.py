@@ -15,18 +15,13 @@ from rnnconvert.keras_models.opening import rebuilt_h5
 from rnnconvert.keras_models.verify.loads import show_that_it_loads
 from rnnconvert.kinds import Kind
 from rnnconvert.options import Options
-from rnnconvert.publish import (
-    check_output,
-    publish,
-    refuse_overlap,
-    scratch_directory,
-    temporary_file,
-    write_errors,
-)
+from rnnconvert.outputs import check_output, refuse_overlap
+from rnnconvert.publish import publish, scratch_directory, temporary_file, write_errors
 from rnnconvert.report import FileInfo, Report
 
 _WEIGHTS = ".weights.h5"
-_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.KERAS: "keras", Kind.KERAS_WEIGHTS: "weights"}
+_LIKE = {Kind.SAVED_MODEL: "", Kind.KERAS_1: "", Kind.THEANO: "", Kind.KERAS: "keras",
+         Kind.KERAS_WEIGHTS: "weights"}  # fmt: skip
 """The container in which a model without anything to convert is as good as the input."""
 
 
@@ -36,7 +31,7 @@ def convert_rebuilt(source: Path, output: Path | None, kind: Kind, options: Opti
     Raises:
         ConversionError: a subclass for each exit code; see `errors`.
     """
-    output = output_path(source, output, kind, options)
+    output = rebuilt_output(source, output, kind, options)
     refuse_overlap([source], output)
     info = FileInfo.of(source, kind.value, with_hash=options.hashes)
     if kind is Kind.KERAS and options.to == "keras":
@@ -60,7 +55,7 @@ def convert_rebuilt(source: Path, output: Path | None, kind: Kind, options: Opti
             if error.report is not None:
                 error.report = replace(error.report, input=info)
             raise
-    if kind not in (Kind.KERAS_WEIGHTS, Kind.KERAS_1):  # which it does not say itself
+    if kind in (Kind.SAVED_MODEL, Kind.KERAS):  # which say it inside
         found = report.input
         info = replace(info, keras_version=found.keras_version, backend=found.backend)
     if report.verdict == "nothing-to-convert":
@@ -86,7 +81,7 @@ def _with_detail(report: Report, sentence: str) -> Report:
     return replace(report, weights_level=replace(level, detail=detail))
 
 
-def output_path(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
+def rebuilt_output(source: Path, output: Path | None, kind: Kind, options: Options) -> Path:
     extension = ".keras" if options.to == "keras" else ".h5"
     stem = source.stem if source.suffix in (".keras", ".h5", ".hdf5") else source.name
     if kind is Kind.KERAS_WEIGHTS:

@@ -200,6 +200,8 @@ def _matrix_sizes(
             raise _Mismatch(
                 f"{tensor.name}: expected float16, float32 or float64, found {tensor.dtype}"
             )
+    if not kernel[0] or not units:
+        raise _Mismatch(f"kernel: expected at least one input and one unit, found {kernel}")
     return kernel[0], units
 
 

@@ -30,7 +30,7 @@ from rnnconvert.layouts.weights import FLOAT_DTYPES, Array, RnnWeights, merge_bi
 
 
 @dataclass(frozen=True)
-class Block:
+class CellBlock:
     """One kernel of a cell and its bias.
 
     Attributes:
@@ -57,21 +57,23 @@ class Tf1Cell:
 
     scopes: tuple[str, ...]
     cell: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[CellBlock, ...]
     forget_bias: float = 0.0
 
 
-_ICFO = (Block(("i", "c", "f", "o"), "xh", "kernel", "bias"),)
-_RNN = (Block(("h",), "xh", "kernel", "bias"),)
+_ICFO = (CellBlock(("i", "c", "f", "o"), "xh", "kernel", "bias"),)
+_RNN = (CellBlock(("h",), "xh", "kernel", "bias"),)
 _GRU = (
-    Block(("r", "z"), "xh", "gates/kernel", "gates/bias"),
-    Block(("n",), "xh", "candidate/kernel", "candidate/bias"),
+    CellBlock(("r", "z"), "xh", "gates/kernel", "gates/bias"),
+    CellBlock(("n",), "xh", "candidate/kernel", "candidate/bias"),
 )
-_GRU_BLOCK = (Block(("r", "z"), "xh", "w_ru", "b_ru"), Block(("n",), "xh", "w_c", "b_c"))
+_GRU_BLOCK = (CellBlock(("r", "z"), "xh", "w_ru", "b_ru"), CellBlock(("n",), "xh", "w_c", "b_c"))
 _CUDNN_GRU = (
-    Block(("r", "z"), "xh", "gates/kernel", "gates/bias"),
-    Block(("n",), "x", "candidate/input_projection/kernel", "candidate/input_projection/bias"),
-    Block(("n",), "h", "candidate/hidden_projection/kernel", "candidate/hidden_projection/bias"),
+    CellBlock(("r", "z"), "xh", "gates/kernel", "gates/bias"),
+    CellBlock(("n",), "x", "candidate/input_projection/kernel", "candidate/input_projection/bias"),
+    CellBlock(
+        ("n",), "h", "candidate/hidden_projection/kernel", "candidate/hidden_projection/bias"
+    ),
 )
 
 CUDNN_LSTM = Tf1Cell(("cudnn_compatible_lstm_cell",), "lstm", _ICFO)
@@ -283,7 +285,7 @@ def _refuse_extensions(scope: str, names: Collection[str]) -> None:
             )
 
 
-def _rows(block: Block, inputs: int, units: int) -> int:
+def _rows(block: CellBlock, inputs: int, units: int) -> int:
     return {"xh": inputs + units, "x": inputs, "h": units}[block.rows]
 
 
@@ -326,7 +328,7 @@ def _one_dtype(layout: Tf1Cell, tensors: Mapping[str, Array]) -> np.dtype[np.gen
     return dtypes.pop()
 
 
-def _halves(block: Block, tensors: Mapping[str, Array], forget_bias: float) -> Array:
+def _halves(block: CellBlock, tensors: Mapping[str, Array], forget_bias: float) -> Array:
     """Input and recurrent bias of a block, (2, gates*units), the forget bias added."""
     bias = tensors[block.bias]
     if block.rows != "xh":
@@ -341,7 +343,7 @@ def _halves(block: Block, tensors: Mapping[str, Array], forget_bias: float) -> A
     return pair
 
 
-def _separate(block: Block, tensors: Mapping[str, Array]) -> Array | None:
+def _separate(block: CellBlock, tensors: Mapping[str, Array]) -> Array | None:
     """TF 1.3's two biases of a block, (2, gates*units), or None.
 
     Raises:

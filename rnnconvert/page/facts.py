@@ -41,7 +41,7 @@ _SHOWS = {
 
 
 @dataclass(frozen=True)
-class File:
+class FileFacts:
     """A row for each fact of the input or the output."""
 
     title: str
@@ -94,7 +94,7 @@ class View:
     name: str
     command: str
     verdict: Verdict
-    files: tuple[File, ...]
+    files: tuple[FileFacts, ...]
     levels: tuple[LevelView, ...]
     layers: tuple[LayerView, ...]
     config: tuple[ConfigView, ...]
@@ -171,7 +171,7 @@ def _told(pairs: list[tuple[str, Any]]) -> tuple[tuple[str, str], ...]:
 # --- files, layers, configs -----------------------------------------------------------------
 
 
-def _file(title: str, info: Mapping[str, Any]) -> File:
+def _file(title: str, info: Mapping[str, Any]) -> FileFacts:
     container = _text(info.get("container"))
     size = info.get("bytes")
     known = container != "unknown"
@@ -184,7 +184,7 @@ def _file(title: str, info: Mapping[str, Any]) -> File:
             ("Backend in it", info.get("backend")),
         ]
     )
-    return File(title, _text(info.get("path")), facts)
+    return FileFacts(title, _text(info.get("path")), facts)
 
 
 def _layer(layer: Mapping[str, Any]) -> LayerView:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rnnconvert.errors import UnreadableInputError
+from rnnconvert.outputs import PAGE_MARK
 from rnnconvert.page.facts import view_of
-from rnnconvert.publish import PAGE_MARK
 from rnnconvert.report import SCHEMA
 
 _FOLDER = Path(__file__).parent

@@ -33,7 +33,7 @@ _BIAS_WORDS = {
 
 
 @dataclass(frozen=True)
-class Block:
+class GateBox:
     """One gate's block of a tensor: its letter, and the left edge of its box."""
 
     gate: str
@@ -61,8 +61,8 @@ class Picture:
     title: str
     before: str
     after: str
-    sources: tuple[Block, ...]
-    targets: tuple[Block, ...]
+    sources: tuple[GateBox, ...]
+    targets: tuple[GateBox, ...]
     arrows: tuple[Arrow, ...]
     text: str
 
@@ -121,12 +121,12 @@ def _bias_gates(layout: Layout) -> list[str]:
     return [f"{gate}, {half}" for half in _BIASES for gate in layout.gates]
 
 
-def _row(gates: Sequence[str]) -> tuple[Block, ...]:
-    return tuple(Block(gate, number * (_WIDE + _GAP)) for number, gate in enumerate(gates))
+def _row(gates: Sequence[str]) -> tuple[GateBox, ...]:
+    return tuple(GateBox(gate, number * (_WIDE + _GAP)) for number, gate in enumerate(gates))
 
 
 def _picture(
-    title: str, words: tuple[str, str], sources: tuple[Block, ...], targets: tuple[Block, ...]
+    title: str, words: tuple[str, str], sources: tuple[GateBox, ...], targets: tuple[GateBox, ...]
 ) -> Picture:
     pairs = [(a, b) for b in targets for a in sources if _same(a.gate, b.gate)]
     arrows = tuple(Arrow(a.x + _WIDE // 2, b.x + _WIDE // 2) for a, b in pairs)

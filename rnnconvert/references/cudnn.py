@@ -72,7 +72,7 @@ def _products(stored: Any, vectors: Float, units: int) -> list[Float]:
     """
     wide = vectors.shape[1]
     gates = range(0, stored.shape[1], units)
-    products = [np.empty((len(vectors), units)) for _ in gates]
+    products = [np.zeros((len(vectors), units)) for _ in gates]
     waiting = [np.empty(0) for _ in gates]
     done = 0
     for rows in _some_rows(stored):

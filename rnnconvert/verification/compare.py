@@ -28,18 +28,37 @@ class Difference:
 
 
 def compare_arrays(expected: Any, found: Any) -> Difference:
-    """The largest difference of two arrays of one shape. Equal infinities and NaN are equal."""
-    a, b = np.asarray(expected, np.float64), np.asarray(found, np.float64)
+    """The largest difference of two arrays of one shape. Equal infinities and NaN are equal.
+
+    Words are 1 apart where they are not the same, complex numbers by the size of the difference.
+    """
+    a, b = _comparable(expected), _comparable(found)
     if not a.size:
         return Difference(0.0, 0.0, ())
-    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    gap = np.where(np.isnan(gap), np.inf, gap)
+    gap = (a != b).astype(np.float64) if _is_text(a) else _gaps(a, b)
     place = np.unravel_index(int(np.argmax(gap)), gap.shape)
     worst = float(gap[place])
-    size = abs(float(a[place]))
+    size = 1.0 if _is_text(a) else float(abs(a[place]))
     relative = worst / max(size, 1e-300) if worst and np.isfinite(worst) else worst
     return Difference(worst, relative, tuple(int(index) for index in place))
+
+
+def _comparable(values: Any) -> Any:
+    """As float64 or complex128; words as they are."""
+    array = np.asarray(values)
+    if _is_text(array):
+        return array
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _is_text(array: Any) -> bool:
+    return array.dtype.kind in "OSU"
+
+
+def _gaps(a: Any, b: Any) -> Any:
+    with np.errstate(invalid="ignore", over="ignore"):  # inf - inf
+        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    return np.where(np.isnan(gap), np.inf, gap)
 
 
 _MOST_STEPS = 64
@@ -59,7 +78,7 @@ def by_step(expected: Any, found: Any) -> tuple[float, ...]:
 
 def largest_of(values: Any) -> float:
     """Largest absolute value; NaN and infinity do not count."""
-    wide = np.abs(np.asarray(values, np.float64))
+    wide = np.abs(_comparable(values))
     return float(wide.max(initial=0.0, where=np.isfinite(wide)))
 
 

@@ -56,6 +56,27 @@ def import_tensorflow() -> Any:
     return tf
 
 
+def number_names_anew() -> None:
+    """Let Keras begin again with the numbers in the names that it makes up, such as `transpose_3`.
+
+    Reports show some of them: they must not depend on the models that were run before.
+    """
+    if "keras" in sys.modules:
+        from keras.src.utils import naming  # Keras has no public name for it
+
+        naming.reset_uids()
+
+
+def forget_models() -> None:
+    """Free what Keras and its backend keep of the models that were run, if any were.
+
+    That they make their kernels anew takes 50 ms for the next model: so not after each.
+    """
+    keras = sys.modules.get("keras")
+    if keras is not None:
+        keras.utils.clear_session()
+
+
 @contextmanager
 def native_stderr_closed() -> Iterator[None]:
     """TensorFlow's C++ tells of missing GPUs at any log level. Python's errors still come."""

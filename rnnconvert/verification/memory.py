@@ -1,4 +1,4 @@
-"""Whether two models fit into the memory that is free."""
+"""How much memory is free, and how much this process has taken."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def available_memory() -> int | None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not say."""
+    try:
+        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

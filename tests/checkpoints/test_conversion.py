@@ -307,8 +307,8 @@ def test_a_wrong_conversion_is_caught_and_nothing_is_left(tmp_path, monkeypatch,
     """Two gates exchanged, in one tensor, on the way from the buffer to what is written."""
     from dataclasses import replace
 
-    from rnnconvert.checkpoints import convert as checkpoints
     from rnnconvert.checkpoints import rewrite
+    from rnnconvert.checkpoints import written as checkpoints
 
     def spoiled(weights):
         order = [1, 0, 2, 3]

@@ -38,13 +38,13 @@ OPTIONS = {
     "cudnn-to-keras": [
         "--target", "--names", "--ignore-dropout", "--unroll", *STACKS,
         "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
-        *DISPLAY,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume",
+        "--engine", "--scheduler", *FOLDERS, *VERIFICATION, *CI, *DISPLAY,
     ],
     "keras-to-cudnn": [
         *STACKS, "-o, --output", "--to", "--verify", "--optimizer", "--check", "-n, --dry-run",
-        "-f, --force", "--in-place", "-j, --jobs", "--resume", *FOLDERS, *VERIFICATION, *CI,
-        *DISPLAY,
+        "-f, --force", "--in-place", "-j, --jobs", "--resume",
+        "--engine", "--scheduler", *FOLDERS, *VERIFICATION, *CI, *DISPLAY,
     ],
     "inspect": [*FOLDERS, "--target", "--max-bytes", *STACKS, *DISPLAY],
     "verify": ["--verify", *STACKS, *VERIFICATION, *CI, *DISPLAY],

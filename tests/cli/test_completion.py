@@ -20,7 +20,7 @@ def program(tmp_path: Path) -> dict[str, str]:
     script.parent.mkdir()
     script.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from rnnconvert.__main__ import main\nmain()\n"
+        "from rnnconvert.__main__ import start\nstart()\n"
     )
     script.chmod(0o755)
     (tmp_path / "work").mkdir()

@@ -199,3 +199,12 @@ def test_every_option_has_its_variable():
     for names, option in options:
         assert option.envvar == variable(option), names
         assert re.fullmatch(r"RNNCONVERT_[A-Z0-9_]+", option.envvar)
+
+
+def test_a_variable_that_no_option_takes(cli, monkeypatch):
+    monkeypatch.setenv("RNNCONVERT_TARGT", "keras2")
+    result = cli(*COMMAND)
+    assert result.code == 2
+    assert "the variable RNNCONVERT_TARGT: no such option; did you mean RNNCONVERT_TARGET?" in (
+        result.err
+    )

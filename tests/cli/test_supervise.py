@@ -39,15 +39,21 @@ h5_walk._SECONDS, supervise._PATIENCE = {seconds}, 0.5
 def loop(*_):
     pathlib.Path("looping").touch()
     sum(itertools.repeat(0))
-safe_h5.h5_walk.walk = loop
+safe_h5.h5_walk.walk_file = loop
 """
 """C code that holds Python's lock and does not come back."""
+LOOP_OF_BAD = LOOP.replace(
+    "def loop(*_):",
+    """def loop(file, attribute, walk=h5_walk.walk_file):
+    if "bad" not in safe_h5.stream_of(file).path.name:
+        return walk(file, attribute)""",
+)
 
 
 def start(folder: Path, fault: str, *arguments: str) -> subprocess.Popen[str]:
     """The program as it is installed, with a fault put into it."""
     script = folder / "program.py"
-    main = "\nif __name__ == '__main__':\n    from rnnconvert.__main__ import main\n    main()\n"
+    main = "\nif __name__ == '__main__':\n    from rnnconvert.__main__ import start\n    start()\n"
     script.write_text(fault + main)
     return subprocess.Popen(
         [sys.executable, str(script), *arguments],
@@ -115,6 +121,21 @@ def test_a_library_that_does_not_come_to_an_end_is_ended(tmp_path):
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_library_that_does_not_come_to_an_end_costs_its_own_file_only(tmp_path, jobs):
+    for name in ("a.h5", "bad.h5", "c.h5"):
+        make_model_h5(tmp_path / name)
+    code, _, err = run(
+        tmp_path, LOOP_OF_BAD.format(seconds=0.5), "cudnn-to-keras", "--verify", "weights", "-q",
+        "-j", jobs, "a.h5", "bad.h5", "c.h5",
+    )  # fmt: skip
+    assert code == 3
+    assert err.startswith("error: bad.h5: the HDF5 library does not come to an end with it; ")
+    assert err.count("\n") == 1
+    assert (tmp_path / "a.portable.h5").exists()
+    assert (tmp_path / "c.portable.h5").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_is_heard_even_then(tmp_path, number):
     make_model_h5(tmp_path / "m.h5")
@@ -153,7 +174,7 @@ def wait_for(path: Path) -> None:
 def test_each_file_is_walked_over_once(tmp_path, monkeypatch):
     """And in a process of a user's own never: it would end that process."""
     walked = []
-    monkeypatch.setattr(h5_walk, "walk", lambda file, _: walked.append(file.filename))
+    monkeypatch.setattr(h5_walk, "walk_file", lambda file, _: walked.append(file.filename))
     model = make_model_h5(tmp_path / "m.h5")
     rnnconvert.inspect(model)
     assert walked == []
@@ -180,5 +201,5 @@ def test_the_walk_meets_all_that_is_parsed(tmp_path):
         file["a/b/loop"] = file["a"]
     met = []
     with safe_h5.open_h5(path) as file:
-        h5_walk.walk(file, lambda owner, name: met.append((owner.name, name)))
+        h5_walk.walk_file(file, lambda owner, name: met.append((owner.name, name)))
     assert sorted(met) == [("/a/b", "text"), ("/a/b/chunked", "numbers"), ("/type", "unit")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,15 @@ from pathlib import Path
 import pytest
 from helpers import make_model_h5
 
-from rnnconvert.cli.workers import Died, in_workers
+from rnnconvert.cli import workers
+from rnnconvert.cli.workers import Died, KeptWorker, in_workers
 
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 posix = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+KEPT: list[bytes] = []
+"""What a worker that grows does not let go of."""
 
 
 def behave(item: str) -> str:
@@ -24,6 +31,17 @@ def behave(item: str) -> str:
         os._exit(7)
     if item == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if item == "sleep":
+        time.sleep(600)
+    if item.startswith("note "):
+        Path(item[5:] + ".new").write_text(str(os.getpid()))
+        os.rename(item[5:] + ".new", item[5:])
+        time.sleep(600)
+    if item in ("who", "pid"):
+        return str(os.getpid())
+    if item == "grow":
+        KEPT.append(b"x" * 2**26)
+        return str(os.getpid())
     return item.upper()
 
 
@@ -35,6 +53,82 @@ def test_a_dead_worker_costs_its_own_item_only():
     assert isinstance(found[1], Died)
     assert str(found[1]) == "the process that worked on it died (exit code 7)"
     assert str(found[3]).startswith("the process that worked on it was killed (SIGKILL)")
+
+
+@posix
+def test_a_kept_worker_is_started_again_when_it_has_died():
+    kept = KeptWorker(behave)
+    assert kept.call("a", lambda: True) == "A"
+    assert kept.call("pid", lambda: True) == kept.call("pid", lambda: True)
+    assert str(kept.call("killed", lambda: True)).endswith("nothing of it was written")
+    assert kept.call("b", lambda: True) == "B"
+
+
+@posix
+def test_a_kept_worker_that_ended_idle_costs_nothing(monkeypatch):
+    monkeypatch.setattr(workers, "_IDLE", 0.2)
+    kept = KeptWorker(behave)
+    first = kept.call("pid", lambda: True)
+    kept._worker.process.join(30)
+    assert kept._worker.process.exitcode == 0
+    assert kept.call("pid", lambda: True) != first
+
+
+@posix
+def test_a_kept_worker_stops_when_nobody_wants_it(monkeypatch):
+    monkeypatch.setattr(workers, "_ASK_EVERY", 0.1)
+    asked = iter([True, False, False])
+    assert isinstance(KeptWorker(behave).call("sleep", lambda: next(asked)), Died)
+
+
+@posix
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux")
+def test_a_worker_ends_with_who_started_it(tmp_path):
+    """Who is killed can't stop anybody: the system does."""
+    child = os.fork()
+    if not child:
+        for _ in in_workers(behave, [f"note {tmp_path / 'pid'}"], 1):
+            pass
+        os._exit(0)
+    wait_for(tmp_path / "pid")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    working = int((tmp_path / "pid").read_text())
+    until = time.monotonic() + 30
+    while Path(f"/proc/{working}/stat").exists() and time.monotonic() < until:
+        if Path(f"/proc/{working}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{working}").exists()
+
+
+def test_a_worker_takes_item_after_item():
+    found = [pid for _, pid in in_workers(behave, ["who"] * 6, 2)]
+    assert 1 <= len(set(found)) <= 2
+    assert str(os.getpid()) not in found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux tells of memory")
+def test_another_one_takes_the_place_of_a_worker_that_has_grown():
+    """The first item is what its growth is measured from; the item that it grew by is not lost."""
+    items = ["who", "who", "grow", "who", "who"]
+    found = [pid for _, pid in in_workers(behave, items, 1, growth=2**25)]
+    assert found[0] == found[1] == found[2] != found[3] == found[4]
+    assert len({pid for _, pid in in_workers(behave, items, 1)}) == 1
+
+
+@pytest.mark.slow
+def test_a_report_does_not_depend_on_the_models_before(cli, tmp_path):
+    """Keras makes up names of operations, and counts them on from model to model."""
+    model = FIXTURES / "keras" / "tf215" / "plain_timemajor" / "model.h5"
+    for name in ("a.h5", "b.h5"):
+        shutil.copy(model, tmp_path / name)
+    result = cli("cudnn-to-keras", "a.h5", "b.h5", "--json")
+    first, second = (report["verification"]["model"] for report in json.loads(result.out))
+    assert result.code == 0
+    assert "transpose" in first[0]["parts"][-1]["name"]
+    assert first == second
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:

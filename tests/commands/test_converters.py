@@ -106,6 +106,7 @@ def test_keras_to_onnx(name, tmp_path):
     np.testing.assert_allclose(found, y, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.corpus  # test_export_onnx has the same graphs by our own command
 def test_lowered_graph_to_onnx(tmp_path):
     pytest.importorskip("tf2onnx", reason="tf2onnx is not installed")
     path, inputs, outputs = lowered(tmp_path)

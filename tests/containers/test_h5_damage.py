@@ -18,7 +18,7 @@ from models import SHARED
 
 import rnnconvert
 from rnnconvert.containers import safe_h5
-from rnnconvert.containers.h5_stream import Stream
+from rnnconvert.containers.h5_stream import PythonFile
 from rnnconvert.containers.h5_texts import UNTOLD, claimed_by
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
@@ -318,11 +318,11 @@ def test_too_little_memory_has_a_message(cli, tmp_path, monkeypatch):
 def test_a_disk_that_can_not_be_read_is_no_damage(tmp_path, monkeypatch):
     model = make_model_h5(tmp_path / "m.h5")
 
-    def broken(self: Stream, buffer: object) -> int:
+    def broken(self: PythonFile, buffer: object) -> int:
         self.failure = OSError(5, "Input/output error")
         raise self.failure
 
-    monkeypatch.setattr(Stream, "readinto", broken)
+    monkeypatch.setattr(PythonFile, "readinto", broken)
     with pytest.raises(UnreadableInputError, match="can't be read: Input/output error"):
         rnnconvert.inspect(model)
 
@@ -351,9 +351,9 @@ def test_an_error_that_is_kept_does_not_crash_the_process_as_it_ends(tmp_path):
 
 def test_ctrl_c_while_hdf5_reads_is_ctrl_c(tmp_path, monkeypatch):
     model = make_model_h5(tmp_path / "m.h5")
-    read, count = Stream.readinto, 0
+    read, count = PythonFile.readinto, 0
 
-    def interrupted(self: Stream, buffer: object) -> int:
+    def interrupted(self: PythonFile, buffer: object) -> int:
         nonlocal count
         count += 1
         if count == 20:
@@ -361,7 +361,7 @@ def test_ctrl_c_while_hdf5_reads_is_ctrl_c(tmp_path, monkeypatch):
             raise self.failure
         return read(self, buffer)
 
-    monkeypatch.setattr(Stream, "readinto", interrupted)
+    monkeypatch.setattr(PythonFile, "readinto", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rnnconvert.inspect(model)
 

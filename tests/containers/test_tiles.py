@@ -16,7 +16,7 @@ from helpers import make_model_h5
 import rnnconvert
 from rnnconvert.containers import tiles
 from rnnconvert.containers.raw_file import RawFile, copy_range, open_raw, scratch_file
-from rnnconvert.containers.tiles import Block, Move, Stream, side_by_side
+from rnnconvert.containers.tiles import MatrixBlock, Move, TileStream, side_by_side
 from rnnconvert.errors import DifferenceError, UnreadableInputError
 from rnnconvert.keras_models.files import h5_patch
 
@@ -55,8 +55,8 @@ def moves(units: int, inputs: int, gates: int, size: int, *, flat: bool) -> list
     """Gates of a kernel (inputs, gates*units), which change their order, too."""
     return [
         Move(
-            Block(FIRST + gate * units * size, inputs, units, gates * units),
-            Block(SECOND + (gates - 1 - gate) * units * size, inputs, units, gates * units),
+            MatrixBlock(FIRST + gate * units * size, inputs, units, gates * units),
+            MatrixBlock(SECOND + (gates - 1 - gate) * units * size, inputs, units, gates * units),
             (units, inputs) if flat else (inputs, units),
             size,
         )
@@ -85,7 +85,7 @@ def test_every_number_gets_to_its_place(small_tiles, files, units, inputs, gates
     kernel = generator.normal(size=(inputs, gates * units)).astype(dtype)
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     work = moves(units, inputs, gates, kernel.itemsize, flat=flat)
-    found = side_by_side(Stream(source, target, check=True).relay(work))
+    found = side_by_side(TileStream(source, target, check=True).relay(work))
     assert [each.difference for each in found] == [None] * len(found)
     assert max(each.largest for each in found) == np.abs(kernel).max()
     written = target.array(SECOND, kernel.shape, dtype)
@@ -111,7 +111,7 @@ def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch):
     monkeypatch.setattr(RawFile, "read", counted_read)
     monkeypatch.setattr(RawFile, "write", counted_write)
     side_by_side(
-        Stream(source, target, check=True).relay(moves(units, inputs, gates, 4, flat=True))
+        TileStream(source, target, check=True).relay(moves(units, inputs, gates, 4, flat=True))
     )
     assert counts == dict.fromkeys(counts, kernel.nbytes)
 
@@ -121,8 +121,8 @@ def test_a_wrong_number_is_a_difference(small_tiles, files):
     kernel = np.random.default_rng(0).normal(size=(inputs, gates * units)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     work = moves(units, inputs, gates, 4, flat=True)
-    side_by_side(Stream(source, target, check=False).relay(work))
-    compare = Stream(source, target, check=True).compare
+    side_by_side(TileStream(source, target, check=False).relay(work))
+    compare = TileStream(source, target, check=True).compare
     assert not any(each.difference for each in side_by_side(compare(work)))
     for place in np.random.default_rng(1).integers(0, kernel.nbytes, 20):
         right = target.array(SECOND + int(place), (1,), "u1")
@@ -138,9 +138,9 @@ def test_what_is_not_finite_is_seen(small_tiles, files, value):
     kernel = np.ones((29, 52), np.float32)
     kernel[17, 31] = value
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
-    total = tiles.Found()
+    total = tiles.MovedTensor()
     for each in side_by_side(
-        Stream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True))
+        TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True))
     ):
         total.add(each)
     assert not np.isfinite(total.largest)
@@ -151,11 +151,16 @@ def test_memory_is_that_of_the_tiles(tmp_path, monkeypatch):
     monkeypatch.setattr(tiles, "TILE", 2**14)
     monkeypatch.setattr(tiles, "_RUN", 256)
     work = [
-        Move(Block(g * 2048, 512, 512, 2048), Block(g * 2048, 512, 512, 2048), (512, 512), 4)
+        Move(
+            MatrixBlock(g * 2048, 512, 512, 2048),
+            MatrixBlock(g * 2048, 512, 512, 2048),
+            (512, 512),
+            4,
+        )
         for g in range(4)
     ]
     with scratch_file(tmp_path, 2**22) as source, scratch_file(tmp_path, 2**22) as target:
-        stream = Stream(source, target, check=True)
+        stream = TileStream(source, target, check=True)
         side_by_side(stream.relay(work[:1]))  # what Python keeps for the next time
         tracemalloc.start()
         side_by_side(stream.relay(work))
@@ -183,7 +188,7 @@ def test_without_reading_and_writing_at_a_place(small_tiles, files, monkeypatch)
         monkeypatch.delattr(os, name, raising=False)
     kernel = np.random.default_rng(0).normal(size=(29, 52)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
-    side_by_side(Stream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True)))
+    side_by_side(TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True)))
     written = target.array(SECOND, kernel.shape, "float32")
     assert written.tobytes() == expected(kernel, 13, 4, flat=True).tobytes()
 

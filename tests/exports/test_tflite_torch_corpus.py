@@ -29,7 +29,8 @@ FEW = frozenset(
 )
 """For TFLite, whose conversion takes seconds."""
 FEW_CASES = [path for path in OWN_CASES if name_of(path) in FEW]
-NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D"}
+NO_TORCH = {"plain_convlstm": "ConvLSTM2D", "convlstm": "ConvLSTM2D",
+            "channels_first": "ZeroPadding2D: channels_first"}  # fmt: skip
 NO_TFLITE = {"half": "float16", "double": "float64", "cudnn_lstm_half": "float16",
              "cudnn_gru_double": "float64",
              "dtln_lambda_savedmodel": "no builtin operator"}  # fmt: skip

@@ -25,8 +25,8 @@ from rnnconvert.keras_models.planning import make_plan
 from rnnconvert.keras_models.verify import model_level
 from rnnconvert.keras_models.verify.torch_engine import (
     check_layers_on_cudnn,
-    native_tolerance,
     run_layer,
+    torch_tolerance,
 )
 from rnnconvert.options import Inputs
 from rnnconvert.references import cudnn as cudnn_reference
@@ -148,7 +148,7 @@ def compare_layer(layer: Layer, dtype: str, device: str, seed: int) -> tuple[flo
             worst = max(worst, float(np.abs(one - other).max()))
     eps = float(np.finfo(dtype).eps)
     merged = 2 * TIME * eps * max(1.0, 2 * float(np.abs(old["bias"]).max()))
-    return worst, native_tolerance(dtype, site.input_dim + site.units, TIME) + merged
+    return worst, torch_tolerance(dtype, site.input_dim + site.units, TIME) + merged
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
@@ -190,7 +190,7 @@ def test_what_tf32_would_do(cuda, note):
         without = run_layer("lstm", tensors, x, h, c, cuda)[0]
     note(cuda, "float32", float(np.abs(with_it - expected).max()), "TF32 on")
     note(cuda, "float32", float(np.abs(without - expected).max()), "TF32 off")
-    assert np.abs(without - expected).max() <= native_tolerance("float32", 96 + 128, 50)
+    assert np.abs(without - expected).max() <= torch_tolerance("float32", 96 + 128, 50)
 
 
 # --- the level `layers` on a GPU ------------------------------------------------------------

@@ -17,6 +17,7 @@ from models import ROOT
 
 from rnnconvert.graphs import lowering
 from rnnconvert.graphs.lower import cells, forward
+from rnnconvert.report import LevelResult
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_a_genuine_model(original_on, within, tmp_path, name):
     assert results
     for result in results:
         assert result.status == "passed", result
-        assert result.original == {"gpu": "/GPU:0"}.get(original_on, original_on)
+        assert result.device == ("gpu" if "gpu" in original_on.lower() else "cpu")
         within(torchs_name(original_on), "float32", result.max_abs, result.tolerance)
 
 
@@ -88,7 +89,7 @@ def test_a_wrong_lowering_is_caught(original_on, monkeypatch, tmp_path, name):
     assert result.max_abs > 100 * result.tolerance
 
 
-def verified(folder: Path, target: Path, original_on: str) -> list[lowering.SignatureResult]:
+def verified(folder: Path, target: Path, original_on: str) -> list[LevelResult]:
     """Lower the model/ or frozen.pb of a folder, and verify it."""
     target.mkdir(exist_ok=True)
     source = folder / "model"

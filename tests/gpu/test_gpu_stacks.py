@@ -15,7 +15,7 @@ from gpu_torch import (
     run_module,
 )
 
-from rnnconvert.keras_models.verify.torch_engine import native_tolerance
+from rnnconvert.keras_models.verify.torch_engine import torch_tolerance
 from rnnconvert.layouts import opaque, opaque_shape
 from rnnconvert.layouts.opaque_shape import OpaqueShape
 from rnnconvert.verification.devices import tf32_off
@@ -52,7 +52,7 @@ def tolerance(shape: OpaqueShape, dtype: str, expected: np.ndarray) -> float:
     """Rounding of as many layers as there are; relu's outputs have no bound."""
     width = shape.num_units + max(shape.input_size, len(shape.directions) * shape.num_units)
     largest = max(1.0, float(np.abs(expected).max()))
-    return shape.num_layers * native_tolerance(dtype, width, TIME) * largest
+    return shape.num_layers * torch_tolerance(dtype, width, TIME) * largest
 
 
 @each_dtype

@@ -251,7 +251,7 @@ def test_a_meta_graph_without_a_checkpoint(tmp_path):
 def test_an_index_at_which_tensorflow_aborts_is_read_without_it(tmp_path):
     """An entry that claims 2**63 - 1 bytes ended the process in TensorFlow's reader."""
     from rnnconvert.containers.checkpoint import bundle, table
-    from rnnconvert.graphs.files import checkpoint_files
+    from rnnconvert.graphs.opening import checkpoint_files
 
     prefix = tmp_path / "variables"
     entry = bundle.Entry("float32", (96,), 0, 0, 2**63 - 1, 0)

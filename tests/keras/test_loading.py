@@ -120,6 +120,7 @@ for path, data in zip(sys.argv[2::2], sys.argv[3::2]):
 """
 
 
+@pytest.mark.corpus  # test_cudnn_kernels loads models on torch by default
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_backends(backend: str) -> None:
     pytest.importorskip(backend, reason=f"{backend} is not installed")

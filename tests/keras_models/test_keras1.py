@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import re
 from pathlib import Path
 
 import h5py
@@ -13,6 +12,7 @@ from models import thinned
 
 import rnnconvert
 from rnnconvert.errors import NotConvertibleError
+from rnnconvert.keras_models.config import keras1_spatial
 from rnnconvert.keras_models.config.keras1 import port_keras1
 from rnnconvert.keras_models.files import keras1
 from rnnconvert.keras_models.files.keras1 import rebuild_keras1
@@ -150,19 +150,95 @@ def test_what_ended_with_keras_1_is_refused_by_name(layer, reason):
     assert any(reason in problem for problem in changes.problems)
 
 
-def test_an_even_kernel_of_theano_with_same_is_refused(tmp_path):
-    """Theano pads it on the left, TensorFlow on the right: no kernel makes that the same."""
-    path = tmp_path / "even.h5"
-    with h5py.File(FOLDER / "theano/convolution/model.h5") as file:
-        config = json.loads(file.attrs["model_config"])
-    config["config"][0]["config"]["filter_length"] = 2
-    shutil.copy(FOLDER / "theano/convolution/model.h5", path)
-    with h5py.File(path, "r+") as file:
-        file.attrs["model_config"] = json.dumps(config)
-        group = file["model_weights/convolution1d_1"]
-        del group["convolution1d_1_W"]
-        group["convolution1d_1_W"] = np.zeros((2, 1, 5, 4), "float32")
-    with pytest.raises(NotConvertibleError, match="even kernel"):
+def spatial(class_name: str, **config) -> dict:
+    return {"class_name": class_name, "config": {"name": "layer", "border_mode": "same", **config}}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        spatial("Convolution1D", filter_length=2, subsample_length=1),
+        spatial("Convolution2D", nb_row=3, nb_col=4, subsample=[1, 1], dim_ordering="th"),
+        spatial("Convolution2D", nb_row=3, nb_col=3, subsample=[1, 2], dim_ordering="tf"),
+        spatial("MaxPooling2D", pool_size=[2, 2], strides=[1, 1], dim_ordering="th"),
+        spatial("AveragePooling1D", pool_length=3, stride=2),
+    ],
+    ids=["even", "even in 2D", "steps", "pooling over 2", "pooling in steps"],
+)
+def test_same_that_theano_pads_on_other_sides_is_refused(layer):
+    """No kernel makes that the same; TensorFlow's is its own."""
+    model = {"class_name": "Sequential", "config": [layer]}
+    (problem,) = port_keras1(model, theano=True)[1].problems
+    assert "Theano pads on other sides" in problem
+    assert not port_keras1(model)[1].problems
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        spatial("Convolution2D", nb_row=3, nb_col=5, subsample=[1, 1], dim_ordering="th"),
+        spatial("Convolution2D", nb_row=1, nb_col=1, subsample=[2, 2], dim_ordering="th"),
+        spatial("MaxPooling2D", pool_size=[3, 1], strides=[1, 1], dim_ordering="th"),
+    ],
+)
+def test_same_that_theano_pads_alike_is_not(layer):
+    model = {"class_name": "Sequential", "config": [layer]}
+    assert not port_keras1(model, theano=True)[1].problems
+
+
+@pytest.mark.parametrize(
+    ("layers", "reason"),
+    [
+        ([spatial("UpSampling2D", size=[2, 2])], "not in the file; .* don't say it either"),
+        (
+            [spatial("MaxPooling2D", pool_size=[2, 2], strides=[2, 2], dim_ordering="th"),
+             spatial("MaxPooling2D", pool_size=[2, 2], strides=[2, 2], dim_ordering="tf"),
+             spatial("ZeroPadding2D", padding=[1, 1])],
+            "not in the file; .* are of both orders",
+        ),
+        (
+            [spatial("Deconvolution2D", nb_row=3, nb_col=3, subsample=[2, 2], dim_ordering="tf",
+                     output_shape=[None, 8, 8, 3])],
+            "output_shape Keras 3 can't be given",
+        ),
+        (
+            [{"class_name": "Convolution1D", "config": {"name": "c", "border_mode": "full"}}],
+            "border_mode full",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_file_does_not_tell_is_refused(layers, reason):
+    _, changes = port_keras1({"class_name": "Sequential", "config": layers})
+    assert len(changes.problems) == 1
+    assert re.search(reason, changes.problems[0])
+
+
+def test_an_order_of_axes_that_is_lost_is_seen(tmp_path, monkeypatch):
+    """Keras 1 saved it for no ZeroPadding2D, and Keras 3 would take the other one."""
+    monkeypatch.setattr(keras1_spatial, "_set_order", lambda node, orders, changes: None)
+    folder = FOLDER / "theano" / "channels_first"
+    rnnconvert.convert(folder / "model.h5", tmp_path / "out.h5", verify="weights")
+    with pytest.raises(ValueError, match="Shape mismatch"):
+        worst(tmp_path / "out.h5", folder)
+
+
+def test_sides_of_padding_that_are_exchanged_are_seen(tmp_path, monkeypatch):
+    sides = {"ZeroPadding1D": ("right", "left"), "ZeroPadding2D": keras1_spatial._SIDES}
+    monkeypatch.setattr(keras1_spatial, "_SIDES", sides)
+    folder = FOLDER / "theano" / "pictures"
+    rnnconvert.convert(folder / "model.h5", tmp_path / "out.h5", verify="weights")
+    assert worst(tmp_path / "out.h5", folder) > 1e-3
+
+
+def test_a_convolution_in_a_file_of_weights_alone_is_refused(tmp_path):
+    """Its two orders of axes look alike, and Theano's kernels like TensorFlow's."""
+    path = tmp_path / "weights.h5"
+    source = FOLDER / "theano" / "pictures" / "model.h5"
+    with h5py.File(source) as model, h5py.File(path, "w") as weights:
+        weights.attrs["layer_names"] = model["model_weights"].attrs["layer_names"]
+        for name in model["model_weights"]:
+            model.copy(f"model_weights/{name}", weights)
+    with pytest.raises(NotConvertibleError, match="does not say the order of its axes"):
         rnnconvert.convert(path, tmp_path / "out.h5")
 
 

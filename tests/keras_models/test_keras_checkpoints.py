@@ -316,7 +316,7 @@ def made_up_like(source: Path, target: Path, change: str) -> Path:
 def test_a_wrong_conversion_leaves_nothing(tmp_path, monkeypatch, case, gate):
     from dataclasses import replace
 
-    from rnnconvert.checkpoints import convert as checkpoints
+    from rnnconvert.checkpoints import written as checkpoints
 
     layers = checkpoints._layers
 

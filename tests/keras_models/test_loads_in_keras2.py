@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from models import NEWEST, OLDEST, OWN, predict, swept, worst_difference
+from models import NEWEST, OLDEST, OWN, ROOT, Model, predict, swept, worst_difference
 
 import rnnconvert
 
@@ -67,3 +67,26 @@ def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
                 mine = group[name][()]
                 assert mine.dtype == weight.numpy().dtype
                 assert np.array_equal(mine, weight.numpy()), f"{layer.name}: {name}"
+
+
+WHOLE = ROOT / "fixtures" / "whole"
+CALLS = [
+    Model(f"{path.parts[-3]}-{path.parts[-2]}", path)
+    for path in sorted(WHOLE.glob("tf2*/*/model.h5"))
+    if path.parts[-2] != "calls_refused"
+]
+
+
+@pytest.mark.parametrize("model", CALLS, ids=lambda model: model.name)
+@pytest.mark.sampled(4)
+def test_tensorflow_calls_are_left_to_keras2(model, tmp_path):
+    """What Keras 2 reads stays as it is: calls of every TensorFlow, attention of its own."""
+    rnnconvert.convert(model.path, tmp_path / "out.h5", target="keras2", verify="layers")
+    tf_keras.backend.clear_session()
+    loaded = tf_keras.models.load_model(tmp_path / "out.h5")
+    (inputs,) = model.inputs()
+    with np.load(model.path.with_name("data.npz")) as data:
+        expected = [data[f"y{place}"] for place in range(len(data.files) - 1)]
+    found = [np.asarray(one) for one in loaded(inputs, training=False)]
+    assert [one.shape for one in found] == [one.shape for one in expected]
+    assert worst_difference(found, expected) <= model.tolerance

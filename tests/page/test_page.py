@@ -11,9 +11,9 @@ import pytest
 from helpers import make_model_h5
 
 from rnnconvert.errors import UnreadableInputError
+from rnnconvert.outputs import PAGE_MARK
 from rnnconvert.page.page import page_of
 from rnnconvert.page.pictures import gate_pictures, time_line
-from rnnconvert.publish import PAGE_MARK
 
 HOSTILE = [
     "<script>alert(1)</script>",

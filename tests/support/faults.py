@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from helpers import snapshot
 from jobs import JOBS, prepare
 
-from rnnconvert.containers.h5_stream import Stream
+from rnnconvert.containers.h5_stream import PythonFile
 
 EVENTS = ("open", "os.rename", "os.mkdir", "os.chmod", "tempfile.mkstemp", "tempfile.mkdtemp")
 ERRORS: dict[str, BaseException] = {
@@ -98,7 +98,7 @@ def failing(fault: Fault) -> Iterator[None]:
 
     with (
         mock.patch.object(os, "fsync", counted("fsync", os.fsync)),
-        mock.patch.object(Stream, "_put", counted("_put", Stream._put)),
+        mock.patch.object(PythonFile, "_put", counted("_put", PythonFile._put)),
     ):
         _current = fault
         try:

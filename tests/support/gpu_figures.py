@@ -1,6 +1,6 @@
 """The figures of the GPU tests: a line of JSON for each, and a table of them.
 
-usage: RNNCONVERT_GPU_FIGURES=figures.jsonl python -m pytest -m gpu tests/gpu
+usage: TEST_GPU_FIGURES=figures.jsonl python -m pytest -m gpu tests/gpu
        python tests/support/gpu_figures.py figures.jsonl
 """
 
@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-FILE = "RNNCONVERT_GPU_FIGURES"
+FILE = "TEST_GPU_FIGURES"
 """The environment variable that names the file; without it nothing is written."""
 
 

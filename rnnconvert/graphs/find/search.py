@@ -9,7 +9,7 @@ from typing import Any
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.graphs import ops
 from rnnconvert.graphs.find.scopes import Library, Scope
-from rnnconvert.graphs.find.shapes import Captured, Shapes, Source
+from rnnconvert.graphs.find.shapes import Captured, Shapes, ShapeSource
 from rnnconvert.graphs.framework import data_inputs, declared_inputs, node_attribute, op_def, tf
 from rnnconvert.graphs.lower.layout import RnnShape, solve
 from rnnconvert.graphs.ops import CudnnOp, LoweringOptions
@@ -105,7 +105,7 @@ def _describe(
     running = node.op in _RUNNING
     inputs = data_inputs(node)
     has_params = running or node.op in ops.TO_CANONICAL
-    source = shapes.source(scope, inputs[3]) if has_params else Source("")
+    source = shapes.source(scope, inputs[3]) if has_params else ShapeSource("")
     is_main = scope is library.main
     training, time_major = node_attribute(node, "is_training"), node_attribute(node, "time_major")
     op = CudnnOp(

@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
-class Source:
+class ShapeSource:
     """Where a tensor comes from.
 
     Attributes:
@@ -119,35 +119,35 @@ class Shapes:
 
         return self._follow(scope, reference, local)
 
-    def source(self, scope: Scope, reference: str) -> Source:
+    def source(self, scope: Scope, reference: str) -> ShapeSource:
         """Where a tensor comes from."""
 
-        def local(scope: Scope, reference: str) -> Source | None:
+        def local(scope: Scope, reference: str) -> ShapeSource | None:
             return self._local_source(scope, reference)
 
         found = self._follow(scope, reference, local)
         if found is not None:
             return found
         behind = self._behind(scope, reference)
-        return Source("computed", behind) if behind else Source("unknown")
+        return ShapeSource("computed", behind) if behind else ShapeSource("unknown")
 
-    def _local_source(self, scope: Scope, reference: str) -> Source | None:
+    def _local_source(self, scope: Scope, reference: str) -> ShapeSource | None:
         producer = self._library.producer(scope, reference)
         if producer is None:
             return None
         node = producer.node
         if node is None:
             captured = self.capture(scope, producer.index)
-            return Source("variable", (captured.name,), captured.shape) if captured else None
+            return ShapeSource("variable", (captured.name,), captured.shape) if captured else None
         if node.op == "Const":
             value = node_attribute(node, "value")
             if value is None or value.dtype not in _TYPES:
                 return None
             names = (node.name,) if tf.as_dtype(value.dtype).is_floating else ()
-            return Source("constant", names, proto_shape(value.tensor_shape))
+            return ShapeSource("constant", names, proto_shape(value.tensor_shape))
         if node.op in VARIABLES:
             name = node_attribute(node, "shared_name") or node.name
-            return Source("variable", (name,), proto_shape(node_attribute(node, "shape")))
+            return ShapeSource("variable", (name,), proto_shape(node_attribute(node, "shape")))
         return None
 
     def _variable_shape(self, scope: Scope, reference: str) -> tuple[int | None, ...] | None:

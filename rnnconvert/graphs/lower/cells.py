@@ -67,7 +67,7 @@ def _gates_icfo(gates: Any) -> Any:
     return tf.concat([i, c, f, o], axis=0)
 
 
-def run_loop(mode: str, weights: Weights, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
+def loop_over_steps(mode: str, weights: Weights, x: Any, h: Any, c: Any) -> tuple[Any, Any]:
     """A loop over all steps of x (time, batch, inputs); h and c of every step.
 
     For cells without c, `c` is handed through and what is returned for it means nothing.

@@ -195,6 +195,6 @@ def _one_direction(
     if shape.mode == "lstm" and not shape.num_proj and x.dtype == tf.float32:
         hs, cs = cells.run_fused_lstm(weights, given, h, c)
     else:
-        hs, cs = cells.run_loop(shape.mode, weights, given, h, c)
+        hs, cs = cells.loop_over_steps(shape.mode, weights, given, h, c)
     last_c = sequences.last(cs, c) if shape.mode == "lstm" else c
     return (sequences.reversed(hs) if backwards else hs), sequences.last(hs, h), last_c

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rnnconvert.report import LevelResult
+from rnnconvert.verification.compare import (
+    Difference,
+    compare_arrays,
+    in_tolerances,
+    largest_of,
+)
+
 TOLERANCES = {"float64": 1e-10, "float32": 2e-5, "float16": 1e-2, "bfloat16": 5e-2}
 """Largest difference of an output whose numbers are about 1, by the lowest precision in play."""
 
-
-@dataclass(frozen=True)
-class SignatureResult:
-    """How one signature of the lowered model compares with the reference.
-
-    Attributes:
-        signature: its name; for a frozen graph "graph"; for a MetaGraph the name of an op; for the
-            level `layers` the place of an op.
-        status: "passed", "failed" or "skipped".
-        reason: why it failed without numbers, or was skipped.
-        max_abs: largest difference of all outputs.
-        tolerance: that of the output with the largest difference in relation to its tolerance.
-        worst: that output, and the place in it.
-        inputs: shapes of what was fed.
-        seed: of the inputs.
-        original: what computed the original's side: "reference" (its cuDNN ops by numpy, the rest
-            by TensorFlow on the CPU), or the TensorFlow device that the original itself ran on.
-    """
-
-    signature: str
-    status: str
-    reason: str | None = None
-    max_abs: float | None = None
-    tolerance: float | None = None
-    worst: str | None = None
-    inputs: Mapping[str, tuple[int, ...]] | None = None
-    seed: int | None = None
-    original: str = "reference"
+BY_REFERENCE = "tensorflow, cuDNN ops of the original by the float64 reference"
+"""The engine of the level `model` where no GPU runs the original."""
 
 
 def compare_outputs(
@@ -47,31 +28,39 @@ def compare_outputs(
     wanted: Mapping[str, Any],
     precision: str,
     tolerance: Callable[[float], float] | None = None,
-) -> SignatureResult:
+) -> LevelResult:
     """Compare all outputs; the worst is that which is farthest beyond its tolerance.
 
     Args:
-        name: for the result.
+        name: for the result: of a signature; for a frozen graph "graph"; for a MetaGraph the name
+            of an op; for the level `layers` the place of an op.
         found, wanted: arrays by output.
         precision: the lowest in play, a key of TOLERANCES.
         tolerance: what was asked for instead, from the largest output.
+
+    Returns:
+        Passed or failed; `max_abs` is the largest difference of all outputs, `tolerance` and
+        `worst` are those of the output with the largest difference in units of its tolerance.
     """
     worst = (-1.0, 0.0, "no output")
     largest = 0.0
     for key in sorted(wanted):
-        a, b = np.asarray(found[key]), np.asarray(wanted[key])
-        if a.shape != b.shape:
-            return SignatureResult(
-                name, "failed", f"{key}: shape {a.shape}, but the original gives {b.shape}"
-            )
-        difference, place = _largest_difference(a, b)
-        allowed = _tolerance(b, precision, tolerance)
-        largest = max(largest, difference)
-        excess = difference / allowed if allowed else (np.inf if difference else 0.0)
+        got, expected = np.asarray(found[key]), np.asarray(wanted[key])
+        if got.shape != expected.shape:
+            reason = f"{key}: shape {got.shape}, but the original gives {expected.shape}"
+            return LevelResult("failed", reason=reason, name=name)
+        difference = compare_arrays(expected, got)
+        allowed = _tolerance(expected, precision, tolerance)
+        largest = max(largest, difference.max_abs)
+        excess = in_tolerances(difference.max_abs, allowed)
         if excess > worst[0]:
-            worst = (excess, allowed, f"{key}{list(place)}" if a.ndim else key)
+            worst = (excess, allowed, _where(difference, key))
     status = "passed" if worst[0] <= 1.0 else "failed"
-    return SignatureResult(name, status, None, largest, worst[1], worst[2])
+    return LevelResult(status, name=name, max_abs=largest, tolerance=worst[1], worst=worst[2])
+
+
+def _where(difference: Difference, output: str) -> str:
+    return difference.at(output) if difference.place else output
 
 
 def first_line(error: Exception) -> str:
@@ -86,30 +75,11 @@ def first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _largest_difference(a: Any, b: Any) -> tuple[float, tuple[int, ...]]:
-    """The largest difference and its place; infinite where only one side is a number."""
-    if not a.size:
-        return 0.0, ()
-    if a.dtype.kind in "OSU":
-        apart = (a != b).astype(np.float64)
-    else:
-        wide = np.complex128 if a.dtype.kind == "c" else np.float64
-        a, b = a.astype(wide), b.astype(wide)
-        with np.errstate(invalid="ignore"):
-            apart = np.abs(a - b)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        apart = np.where(same, 0.0, np.where(np.isfinite(apart), apart, np.inf))
-    place = np.unravel_index(int(np.argmax(apart)), a.shape)
-    return float(apart[place]), tuple(int(index) for index in place)
-
-
 def _tolerance(wanted: Any, precision: str, asked: Callable[[float], float] | None) -> float:
     """Nothing for whole numbers, words and truth values; else by precision and size."""
     if wanted.dtype.kind in "OSUbiu":
         return 0.0
-    sizes = np.abs(wanted.astype(np.complex128))
-    sizes = sizes[np.isfinite(sizes)]
-    largest = float(sizes.max(initial=0.0))
+    largest = largest_of(wanted)
     if asked is not None:
         return asked(largest)
     return max(1.0, largest) * max(

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rnnconvert.graphs.files import graph_defs_of
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 
 
-def changed_constants(original: Path, lowered: Path) -> tuple[int, list[str]]:
+def changed_constants(
+    original: Path | OpenedGraph, lowered: Path | OpenedGraph
+) -> tuple[int, list[str]]:
     """Compare the constants that both models have, by name.
 
     A constant that nothing uses any more may be gone: a graph that lacks one it uses can't load.
 
     Args:
-        original, lowered: two SavedModel directories, .pb files or .meta files.
+        original, lowered: two SavedModel directories, .pb files or .meta files, read or not.
 
     Returns:
         How many are the same byte for byte, and the names of the others.
@@ -30,8 +32,8 @@ def changed_constants(original: Path, lowered: Path) -> tuple[int, list[str]]:
     return same, changed
 
 
-def _constants(path: Path) -> Iterator[tuple[str, bytes]]:
-    for number, graph_def in enumerate(graph_defs_of(path)):
+def _constants(model: Path | OpenedGraph) -> Iterator[tuple[str, bytes]]:
+    for number, graph_def in enumerate(open_graph(model).graph_defs):
         parts = {
             "": graph_def.node,
             **{f.signature.name: f.node_def for f in graph_def.library.function},

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
-from rnnconvert.graphs.files import graph_defs_of, read_graph_def, read_meta_graph, read_saved_model
 from rnnconvert.graphs.find.scopes import Library
 from rnnconvert.graphs.find.search import FoundOp, search
 from rnnconvert.graphs.find.shapes import Shapes
@@ -25,9 +24,10 @@ from rnnconvert.graphs.framework import GraphDef, data_inputs, tf
 from rnnconvert.graphs.lower.layout import RnnShape, solve
 from rnnconvert.graphs.lower.meta import captured_constants, captured_variables
 from rnnconvert.graphs.lower.rewrite import lower_graph_def, recipe_of
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 from rnnconvert.graphs.ops import ALL, FORWARD, FROM_CANONICAL, CudnnOp, LoweringOptions
 from rnnconvert.graphs.verify import reference
-from rnnconvert.graphs.verify.compare import SignatureResult, compare_outputs, first_line
+from rnnconvert.graphs.verify.compare import compare_outputs, first_line
 from rnnconvert.graphs.verify.originals import (
     Received,
     received_in_frozen,
@@ -46,6 +46,7 @@ from rnnconvert.graphs.verify.runners import CPU, FAILURES, new_session
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of
 from rnnconvert.graphs.verify.variables import Variables
 from rnnconvert.graphs.verify.verify import with_words_of_assets
+from rnnconvert.report import LevelResult
 
 _VARIABLES = "variables/variables"
 _INPUTS = ("input", "input_h", "input_c", "params", "sequence_lengths")
@@ -54,18 +55,18 @@ _WORST_FIRST = ("failed", "skipped", "passed")
 
 
 def verify_layers(
-    original: Path,
+    original: Path | OpenedGraph,
     *,
-    lowered: Path | None = None,
+    lowered: Path | OpenedGraph | None = None,
     choices: Choices | None = None,
     options: LoweringOptions | None = None,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Verify each forward cuDNN op that gets lowered, by itself.
 
     Args:
         original: a SavedModel's directory, a MetaGraph (.meta, its checkpoint beside it), or a
-            frozen graph.
+            frozen graph, read or not.
         lowered: the lowered counterpart; if given, each op must be gone in it.
         choices: of the inputs. Their batch and time steps are those of the single ops.
         options: with which the model was lowered.
@@ -79,18 +80,20 @@ def verify_layers(
         UnreadableInputError: a file can't be read, or the two are not of one model.
     """
     choices, options = choices or Choices(), options or LoweringOptions()
+    source = open_graph(original)
     make = _of_frozen_graph
-    if original.is_dir():
+    if source.path.is_dir():
         make = _of_saved_model
-    elif original.suffix == ".meta":
+    elif source.path.suffix == ".meta":
         make = _of_meta_graph
-    checks = make(original, choices, options, allow_code)
-    after = graph_defs_of(lowered) if lowered else []
-    if lowered and len(after) != len(checks):
+    checks = make(source, choices, options, allow_code)
+    copy = open_graph(lowered) if lowered else None
+    after = copy.graph_defs if copy else []
+    if copy and len(after) != len(checks):
         raise UnreadableInputError(
-            f"{lowered.name} has {len(after)} graphs, but the original has {len(checks)}"
+            f"{copy.path.name} has {len(after)} graphs, but the original has {len(checks)}"
         )
-    results: list[SignatureResult] = []
+    results: list[LevelResult] = []
     for number, check in enumerate(checks):
         left = _cudnn_nodes(after[number]) if after else frozenset()
         results += [_unless_left(check.result(found), found.op, left) for found in check.ops]
@@ -98,9 +101,9 @@ def verify_layers(
 
 
 def _of_saved_model(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    saved_model = read_saved_model(original)
+    original, saved_model = opened.path, opened.message
     checks = [
         _check(graph.graph_def, graph.object_graph_def, original / _VARIABLES, choices, options)
         for graph in saved_model.meta_graphs
@@ -115,9 +118,9 @@ def _of_saved_model(
 
 
 def _of_meta_graph(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    meta_graph, prefix = read_meta_graph(original), original.with_suffix("")
+    meta_graph, prefix = opened.message, opened.path.with_suffix("")
     check = _check(meta_graph.graph_def, None, prefix, choices, options)
     if allow_code or why_not_run_meta_graph(meta_graph) is None:
         check.received = received_in_meta_graph(meta_graph, prefix)
@@ -125,12 +128,12 @@ def _of_meta_graph(
 
 
 def _of_frozen_graph(
-    original: Path, choices: Choices, options: LoweringOptions, allow_code: bool
+    opened: OpenedGraph, choices: Choices, options: LoweringOptions, allow_code: bool
 ) -> list[_Check]:
-    graph_def = read_graph_def(original)
+    graph_def = opened.message
     check = _check(graph_def, None, None, choices, options)
     if allow_code or why_not_run_graph(graph_def) is None:
-        check.received = received_in_frozen(read_graph_def(original), choices)
+        check.received = received_in_frozen(opened.copy(), choices)
     return [check]
 
 
@@ -159,13 +162,14 @@ def _cudnn_nodes(graph_def: Any) -> frozenset[tuple[str, str]]:
     )
 
 
-def _unless_left(
-    result: SignatureResult, op: CudnnOp, left: frozenset[tuple[str, str]]
-) -> SignatureResult:
+def _unless_left(result: LevelResult, op: CudnnOp, left: frozenset[tuple[str, str]]) -> LevelResult:
     if (op.function, op.name) not in left:
         return result
-    return SignatureResult(
-        op.place, "failed", f"{op.op} is still there in the lowered file", seed=result.seed
+    return LevelResult(
+        "failed",
+        name=op.place,
+        reason=f"{op.op} is still there in the lowered file",
+        seed=result.seed,
     )
 
 
@@ -192,11 +196,11 @@ class _Check:
         self.ops = [each for each in found if each.op.op in FORWARD and each.op.needs_lowering]
         self.received: Received = {}
         self._parameters, self._choices, self._options = parameters, choices, options
-        self._done: dict[Any, SignatureResult] = {}
+        self._done: dict[Any, LevelResult] = {}
         # TensorFlow 1's layers restore a buffer from canonical weights, whose biases are sums.
         self._restores_sums = any(each.op.op in FROM_CANONICAL for each in found)
 
-    def result(self, found: FoundOp) -> SignatureResult:
+    def result(self, found: FoundOp) -> LevelResult:
         """How the lowered op compares with the reference."""
         op = found.op
         if found.shape is None:
@@ -211,14 +215,16 @@ class _Check:
         else:
             for other in received:
                 if problem := self._disagreement(found, params, other):
-                    return SignatureResult(op.place, "failed", problem, seed=self._choices.seed)
+                    return LevelResult(
+                        "failed", name=op.place, reason=problem, seed=self._choices.seed
+                    )
             to_run = [params]
         results = [self._run_once(found, each) for each in to_run]
         worst = min(results, key=lambda result: _WORST_FIRST.index(result.status))
-        return replace(worst, signature=op.place)
+        return replace(worst, name=op.place)
 
-    def _skipped(self, op: CudnnOp, reason: str) -> SignatureResult:
-        return SignatureResult(op.place, "skipped", reason, seed=self._choices.seed)
+    def _skipped(self, op: CudnnOp, reason: str) -> LevelResult:
+        return LevelResult("skipped", name=op.place, reason=reason, seed=self._choices.seed)
 
     def _disagreement(self, found: FoundOp, params: Array, received: Array) -> str | None:
         """What differs between the parameters in the files and those that the op received."""
@@ -243,14 +249,14 @@ class _Check:
             f"{result.worst} differs by {result.max_abs:.3g}"
         )
 
-    def _run_once(self, found: FoundOp, params: Array) -> SignatureResult:
+    def _run_once(self, found: FoundOp, params: Array) -> LevelResult:
         digest = hashlib.sha256(np.ascontiguousarray(params).tobytes()).digest()
         key = (recipe_of(found, self._options), settings_of(found.node), digest)
         if key not in self._done:
             self._done[key] = self._run(found, params)
         return self._done[key]
 
-    def _run(self, found: FoundOp, params: Array) -> SignatureResult:
+    def _run(self, found: FoundOp, params: Array) -> LevelResult:
         op = found.op
         inputs = self._inputs(found, params)
         if isinstance(inputs, str):
@@ -270,7 +276,7 @@ class _Check:
             got = _outputs(graph_def, inputs)
         except FAILURES as error:
             reason = f"the lowered op does not run: {first_line(error)}"
-            return SignatureResult(op.place, "failed", reason, seed=self._choices.seed)
+            return LevelResult("failed", name=op.place, reason=reason, seed=self._choices.seed)
         wanted = _reference(found, inputs)
         tolerance = self._choices.tolerance
         result = compare_outputs(op.place, got, wanted, op.dtype, tolerance)

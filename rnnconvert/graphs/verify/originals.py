@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.graphs.files import SAVED_MODEL, checkpoint_files
 from rnnconvert.graphs.framework import MetaGraphDef, SavedModel, data_inputs, tf
 from rnnconvert.graphs.lower.meta import clean_saveable_objects
+from rnnconvert.graphs.opening import SAVED_MODEL, checkpoint_files
 from rnnconvert.graphs.ops import ALL, FORWARD
 from rnnconvert.graphs.verify.reference_graph import Record, ReferenceGraphs
 from rnnconvert.graphs.verify.runners import (

@@ -15,14 +15,17 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from rnnconvert.graphs import ops
-from rnnconvert.graphs.files import (
-    belongs_to,
-    read_graph_def,
-    read_meta_graph,
-    read_saved_model,
-)
+from rnnconvert.graphs.files import belongs_to
 from rnnconvert.graphs.find.scopes import Library, Producer, Scope
-from rnnconvert.graphs.framework import AssetFileDef, data_inputs, node_attribute, op_def
+from rnnconvert.graphs.framework import (
+    AssetFileDef,
+    MetaGraphDef,
+    SavedModel,
+    data_inputs,
+    node_attribute,
+    op_def,
+)
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 from rnnconvert.graphs.verify.harmless import (
     ASSET_READERS,
     CHECKPOINT_READERS,
@@ -66,20 +69,21 @@ class _Use:
     bound_assets: frozenset[tuple[str, int]] = frozenset()
 
 
-def why_not_run(model: Path) -> str | None:
+def why_not_run(model: Path | OpenedGraph) -> str | None:
     """Why a model may not be run unasked: an op of it, its node, and the way to run it; or None.
 
     Args:
-        model: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph.
+        model: a SavedModel's directory, a MetaGraph (.meta) or a frozen graph, read or not.
 
     Raises:
         UnreadableInputError: it is none of them.
     """
-    if model.is_dir():
-        return why_not_run_saved_model(model, read_saved_model(model))
-    if model.suffix == ".meta":
-        return why_not_run_meta_graph(read_meta_graph(model))
-    return why_not_run_graph(read_graph_def(model))
+    opened = open_graph(model)
+    if isinstance(opened.message, SavedModel):
+        return why_not_run_saved_model(opened.path, opened.message)
+    if isinstance(opened.message, MetaGraphDef):
+        return why_not_run_meta_graph(opened.message)
+    return why_not_run_graph(opened.message)
 
 
 def why_not_run_graph(graph_def: Any) -> str | None:

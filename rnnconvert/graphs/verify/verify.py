@@ -17,11 +17,11 @@ import numpy as np
 
 from rnnconvert.errors import UsageError
 from rnnconvert.graphs import ops
-from rnnconvert.graphs.files import read_graph_def, read_saved_model
 from rnnconvert.graphs.framework import node_attribute, tf
+from rnnconvert.graphs.opening import OpenedGraph, open_graph
 from rnnconvert.graphs.verify.compare import (
+    BY_REFERENCE,
     TOLERANCES,
-    SignatureResult,
     compare_outputs,
     first_line,
 )
@@ -44,6 +44,7 @@ from rnnconvert.graphs.verify.runners import (
     saved_model_runner,
 )
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of, words_of_assets
+from rnnconvert.report import LevelResult
 from rnnconvert.verification.devices import tf32_off
 
 REFERENCE = "reference"
@@ -51,17 +52,17 @@ GPU = "gpu"
 
 
 def verify_saved_model(
-    original: Path,
-    lowered: Path,
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Run every signature of a lowered SavedModel beside the original.
 
     Args:
-        original, lowered: directories.
+        original, lowered: directories, read or not.
         choices: of the inputs; its strings are taken from the assets where there are any.
         original_on: "reference": a copy whose cuDNN ops numpy computes, on the CPU. "gpu": the
             original itself, on TensorFlow's first GPU, without TF32. Or that on any other device,
@@ -75,58 +76,67 @@ def verify_saved_model(
     Raises:
         UsageError: TensorFlow has no such device.
     """
-    choices = with_words_of_assets(choices or Choices(), original)
+    source, copy = open_graph(original), open_graph(lowered)
+    choices = with_words_of_assets(choices or Choices(), source.path)
     device = _device(original_on)
-    saved_model = read_saved_model(original)
-    reason = why_not_run_saved_model(original, saved_model) or why_not_run(lowered)
+    saved_model = source.message
+    reason = why_not_run_saved_model(source.path, saved_model) or why_not_run(copy)
     if reason and not allow_code:
         return [not_run(reason)]
     precision = lowest_precision(graph.graph_def for graph in saved_model.meta_graphs)
     make = loadable_saved_model if device else reference_saved_model
-    results: list[SignatureResult] = []
-    with make(original, saved_model) as folder:
+    results: list[LevelResult] = []
+    with make(source.path, saved_model) as folder:
         for meta_graph in saved_model.meta_graphs:
             with _without_tf32(saved_model_runner(folder, meta_graph, device or CPU)) as expected:
                 results += _compare_all(
                     expected,
-                    saved_model_runner(lowered, meta_graph, CPU),
+                    saved_model_runner(copy.path, meta_graph, CPU),
                     sorted(meta_graph.signature_def),
                     choices,
                     precision,
                 )
-    return [replace(result, original=device or REFERENCE) for result in results]
+    return [_run_on(result, device) for result in results]
 
 
 def verify_frozen_graph(
-    original: Path,
-    lowered: Path,
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
     *,
     choices: Choices | None = None,
     original_on: str = REFERENCE,
     allow_code: bool = False,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Run a lowered frozen graph beside the original, from placeholders to results.
 
     Args and errors are those of `verify_saved_model`, with files for directories.
     """
     device = _device(original_on)
-    graph_def = read_graph_def(original)
-    reason = why_not_run_graph(graph_def) or why_not_run(lowered)
+    graph_def, copy = open_graph(original).copy(), open_graph(lowered)
+    reason = why_not_run_graph(graph_def) or why_not_run(copy)
     if reason and not allow_code:
         return [not_run(reason)]
     precision = lowest_precision([graph_def])
     runner = frozen_runner(graph_def, device) if device else reference_frozen(graph_def)
     with _without_tf32(runner) as expected:
         results = _compare_all(
-            expected, frozen_runner(read_graph_def(lowered), CPU), ["graph"],
+            expected, frozen_runner(copy.copy(), CPU), ["graph"],
             choices or Choices(), precision,
         )  # fmt: skip
-    return [replace(result, original=device or REFERENCE) for result in results]
+    return [_run_on(result, device) for result in results]
 
 
-def not_run(reason: str) -> SignatureResult:
+def _run_on(result: LevelResult, device: str | None) -> LevelResult:
+    """With the device that the original ran on, and what computed its cuDNN ops."""
+    if device is None:
+        return replace(result, device="cpu", engine=BY_REFERENCE)
+    kind = "gpu" if "GPU" in device.upper() else "cpu"
+    return replace(result, device=kind, engine=f"tensorflow, the original on {device}, TF32 off")
+
+
+def not_run(reason: str) -> LevelResult:
     """The one result of a model with ops that are not known to be harmless; it has no name."""
-    return SignatureResult("", "skipped", reason)
+    return LevelResult("skipped", reason=reason)
 
 
 def with_words_of_assets(choices: Choices, original: Path) -> Choices:
@@ -167,7 +177,7 @@ def _compare_all(
     names: list[str],
     choices: Choices,
     precision: str,
-) -> list[SignatureResult]:
+) -> list[LevelResult]:
     """Compare all signatures of the original and the lowered model, which is yet to be loaded.
 
     Args:
@@ -178,13 +188,13 @@ def _compare_all(
     """
     if isinstance(expected, str):
         reason = f"the original does not load: {expected}"
-        return [SignatureResult(name, "skipped", reason) for name in names]
+        return [LevelResult("skipped", name=name, reason=reason) for name in names]
     with ExitStack() as stack:
         try:
             found = stack.enter_context(lowered)
         except FAILURES as error:
             reason = f"the lowered model does not load: {first_line(error)}"
-            return [SignatureResult(name, "failed", reason) for name in names]
+            return [LevelResult("failed", name=name, reason=reason) for name in names]
         return [
             _compare(name, expected, found, choices, precision)
             for name in sorted(expected.signatures)
@@ -193,28 +203,28 @@ def _compare_all(
 
 def _compare(
     name: str, expected: GraphRunner, found: GraphRunner, choices: Choices, precision: str
-) -> SignatureResult:
+) -> LevelResult:
     signature = expected.signatures[name]
     if signature.problem:
-        return SignatureResult(name, "skipped", signature.problem)
+        return LevelResult("skipped", name=name, reason=signature.problem)
     runners = [expected, found] if choices.unrolled else [expected]
     inputs, wanted, error = first_that_runs(runners, name, choices)
     if wanted is None:
         inputs, wanted, error = first_that_runs([expected], name, choices)
     if wanted is None:
-        return SignatureResult(
-            name, "skipped", f"the original does not run on random inputs: {error}"
+        return LevelResult(
+            "skipped", name=name, reason=f"the original does not run on random inputs: {error}"
         )
     shapes = shapes_of(inputs)
     try:
         got = found.run(name, inputs)
     except FAILURES as failure:
         reason = f"the lowered model does not run: {first_line(failure)}"
-        return SignatureResult(name, "failed", reason, inputs=shapes, seed=choices.seed)
+        return LevelResult("failed", name=name, reason=reason, inputs=shapes, seed=choices.seed)
     result = compare_outputs(name, got, wanted, precision, choices.tolerance)
     if result.status == "failed" and _moves(found, name, inputs, got):
         reason = "running it twice gives two results: random ops, or a state that is kept"
-        return SignatureResult(name, "skipped", reason, inputs=shapes, seed=choices.seed)
+        return LevelResult("skipped", name=name, reason=reason, inputs=shapes, seed=choices.seed)
     return replace(result, inputs=shapes, seed=choices.seed)
 
 

@@ -9,31 +9,36 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.graphs import ops
-from rnnconvert.graphs.files import checkpoint_files, read_meta_graph
 from rnnconvert.graphs.framework import data_inputs, tf
 from rnnconvert.graphs.lower.meta import clean_saveable_objects, find_ops_in_meta_graph
+from rnnconvert.graphs.opening import OpenedGraph, checkpoint_files, open_graph
 from rnnconvert.graphs.ops import CudnnOp
 from rnnconvert.graphs.verify import reference
-from rnnconvert.graphs.verify.compare import SignatureResult, compare_outputs, first_line
+from rnnconvert.graphs.verify.compare import compare_outputs, first_line
 from rnnconvert.graphs.verify.permission import why_not_run_meta_graph
 from rnnconvert.graphs.verify.reference_graph import ReferenceGraphs, settings_of
 from rnnconvert.graphs.verify.runners import CPU, FAILURES, new_session
 from rnnconvert.graphs.verify.signature_inputs import Choices, shapes_of
 from rnnconvert.graphs.verify.verify import not_run
+from rnnconvert.report import LevelResult
 
 _FREE_INPUT_SIZE = 5
 
 
 def verify_meta_graph(
-    original: Path, lowered: Path, *, choices: Choices | None = None, allow_code: bool = False
-) -> list[SignatureResult]:
+    original: Path | OpenedGraph,
+    lowered: Path | OpenedGraph,
+    *,
+    choices: Choices | None = None,
+    allow_code: bool = False,
+) -> list[LevelResult]:
     """Import a lowered MetaGraph, restore its checkpoint, and feed each forward op's inputs.
 
     The op's outputs are compared with what the reference makes of the same inputs and of the
     parameters that were restored (random ones where there is no checkpoint).
 
     Args:
-        original, lowered: the two .meta files, with their checkpoints beside them.
+        original, lowered: the two .meta files, read or not, with their checkpoints beside them.
         choices: of the inputs.
         allow_code: run ops, too, that are not known to be harmless.
 
@@ -42,14 +47,14 @@ def verify_meta_graph(
         them all where the graph may not be run.
     """
     choices = choices or Choices()
-    source = read_meta_graph(original)
-    copy = read_meta_graph(lowered)
-    runs = [node.name for node in source.graph_def.node if node.op in ops.FORWARD]
-    reason = why_not_run_meta_graph(source, runs) or why_not_run_meta_graph(copy, runs)
+    source, changed = open_graph(original), open_graph(lowered)
+    meta_graph, copy = source.message, changed.copy()
+    runs = [node.name for node in meta_graph.graph_def.node if node.op in ops.FORWARD]
+    reason = why_not_run_meta_graph(meta_graph, runs) or why_not_run_meta_graph(copy, runs)
     if reason and not allow_code:
         return [not_run(reason)]
-    nodes = {node.name: node for node in source.graph_def.node}
-    prefix = lowered.with_suffix("")
+    nodes = {node.name: node for node in meta_graph.graph_def.node}
+    prefix = changed.path.with_suffix("")
     graph = tf.Graph()
     with graph.as_default(), new_session(graph, CPU, optimize=False) as session:
         try:
@@ -58,17 +63,17 @@ def verify_meta_graph(
             if restored:
                 saver.restore(session, str(prefix))
         except FAILURES as error:
-            return [_does_not_load(original, first_line(error))]
+            return [_does_not_load(source, first_line(error))]
         return [
             _verify_op(session, nodes[op.name], op, restored, choices)
-            for op in find_ops_in_meta_graph(source)
+            for op in find_ops_in_meta_graph(meta_graph)
             if op.op in ops.FORWARD and not op.function
         ]
 
 
-def _does_not_load(original: Path, reason: str) -> SignatureResult:
+def _does_not_load(original: OpenedGraph, reason: str) -> LevelResult:
     """The result where the lowered graph does not load: a failure, unless the original doesn't."""
-    source, prefix = read_meta_graph(original), original.with_suffix("")
+    source, prefix = original.copy(), original.path.with_suffix("")
     references = ReferenceGraphs()
     references.replace_ops(source.graph_def)
     clean_saveable_objects(source)  # no loader takes them
@@ -80,19 +85,19 @@ def _does_not_load(original: Path, reason: str) -> SignatureResult:
                 saver.restore(session, str(prefix))
     except FAILURES as error:
         reason = f"the original does not load: {first_line(error)}"
-        return SignatureResult("", "skipped", reason)
-    return SignatureResult("", "failed", f"the lowered graph does not load: {reason}")
+        return LevelResult("skipped", reason=reason)
+    return LevelResult("failed", reason=f"the lowered graph does not load: {reason}")
 
 
 def _verify_op(
     session: Any, node: Any, op: CudnnOp, restored: bool, choices: Choices
-) -> SignatureResult:
+) -> LevelResult:
     try:
         feeds = _feeds(session, node, op, restored, choices)
         lstm = op.mode == "lstm"
         found = session.run([f"{node.name}:{index}" for index in range(3 if lstm else 2)], feeds)
     except (tf.errors.OpError, ValueError, TypeError) as error:
-        return SignatureResult(op.name, "skipped", f"it can't be fed: {first_line(error)}")
+        return LevelResult("skipped", name=op.name, reason=f"it can't be fed: {first_line(error)}")
     names = [_tensor(reference_) for reference_ in data_inputs(node)]
     given = [feeds.get(name, np.zeros((), np.float32)) for name in names]
     wanted = reference.forward(settings_of(node), *given)

@@ -7,6 +7,7 @@ from typing import Any
 
 from rnnconvert.keras_models.config.builtin import KERAS_LAYERS
 from rnnconvert.keras_models.config.changes import Changes
+from rnnconvert.keras_models.config.keras1_spatial import port_spatial_layers
 from rnnconvert.keras_models.config.tree import Config, Node, root, show_path, walk
 
 _CLASSES = {
@@ -44,11 +45,12 @@ _REFUSED = ("Highway", "MaxoutDense", "SReLU", "ParametricSoftplus", "LocallyCon
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "ConvLSTM2D")
 
 
-def port_keras1(model: Config) -> tuple[Config, Changes]:
+def port_keras1(model: Config, *, theano: bool = False) -> tuple[Config, Changes]:
     """A model config of Keras 1 as Keras 2.2 would have written it.
 
     Args:
         model: the file's `model_config`; not changed.
+        theano: whether Theano computed it, which pads in other places than TensorFlow.
 
     Returns:
         The new config, and what was done, with the problems of what has no counterpart.
@@ -59,6 +61,7 @@ def port_keras1(model: Config) -> tuple[Config, Changes]:
             _port_layer(node, changes)
         if isinstance(node.entry.get("config"), list):
             _refuse_merged_start(node, changes)
+    port_spatial_layers(model, changes, theano=theano)
     return model, changes
 
 

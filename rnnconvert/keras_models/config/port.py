@@ -6,6 +6,7 @@ import copy
 from dataclasses import dataclass, field
 
 from rnnconvert.keras_models.config.changes import Changes, ConfigChange
+from rnnconvert.keras_models.config.channels_first import port_channels_first
 from rnnconvert.keras_models.config.first_versions import name_first_versions
 from rnnconvert.keras_models.config.hard_sigmoid import port_hard_sigmoid
 from rnnconvert.keras_models.config.lambdas import rewrite_for_keras3
@@ -107,6 +108,8 @@ def _repair(
     if target == "keras3":  # the innermost first: it may become functional, and its parent with it
         for node in reversed(list(walk(root(model)))):
             repair_models_in_sequential(node, changes)
+        for node in list(walk(root(model))):
+            port_channels_first(node, changes)
     for node in walk(root(model)):
         repair_layer(node, version, target, changes, original=original)
     for node in walk(root(model)):

@@ -110,7 +110,7 @@ def _drop_unknown_keys(path: str, node: Node, target: str, changes: Changes) -> 
     config = node.config
     if node.class_name in _TIME_MAJOR_CLASSES and config.get("time_major") is not True:
         changes.drop(path, config, "time_major")
-    for key in UNKNOWN_IN_KERAS_3.get(node.class_name, ()):
+    for key in UNKNOWN_IN_KERAS_3.get(node.class_name, ()) if target == "keras3" else ():
         changes.drop(path, config, key)
     if node.class_name in _WITHOUT_IMPLEMENTATION and target == "keras3":
         changes.drop(path, config, "implementation")

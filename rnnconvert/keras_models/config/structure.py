@@ -274,14 +274,16 @@ def _transpose_time_major(node: Node, changes: Changes) -> None:
             call[0][:3] = [before, 0, 0]
             if inner.get("return_sequences"):
                 after = f"{name}_to_time_major_{index}"
-                _redirect(config, [name, index, 0], [after, 0, 0])
+                redirect(config, [name, index, 0], [after, 0, 0])
                 added.append(_transpose(after, [name, index, 0]))
         layers += added
         changes.drop(path, inner, "time_major")
         changes.point(f"{path}: time_major=True as transpositions, which only Keras 3 reads")
 
 
-def _redirect(config: Config, old: Reference, new: Reference) -> None:
+def redirect(config: Config, old: Reference, new: Reference) -> None:
+    """Let everything that reads one tensor of a functional model read another instead."""
+
     def visit(reference: Reference) -> None:
         if reference[:3] == old:
             reference[:3] = new

@@ -22,9 +22,10 @@ from rnnconvert.containers import safe_h5
 from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.containers.h5_rest import difference, require_apart
 from rnnconvert.errors import NotConvertibleError, UnreadableInputError
+from rnnconvert.hashes import sha256
 from rnnconvert.keras_models.config.form import require_form
 from rnnconvert.keras_models.plan import Plan, Tensor
-from rnnconvert.report import FileInfo, sha256
+from rnnconvert.report import FileInfo
 
 MODEL = "keras-h5-model"
 WEIGHTS = "keras-h5-weights"
@@ -52,6 +53,8 @@ class KerasH5:
 
     path: Path
     file: h5py.File = field(repr=False)
+    _found: dict[str, h5py.Dataset] = field(default_factory=dict, repr=False, compare=False)
+    """Those that were found and checked, by their paths."""
 
     @cached_property
     def container(self) -> str:
@@ -123,8 +126,7 @@ class KerasH5:
             dataset for found in (*stored.values(), self._of_optimizer) for _, dataset in found
         )
         return {
-            name: [_tensor(f"{self.prefix}{name}", *each) for each in found]
-            for name, found in stored.items()
+            name: self._tensors(f"{self.prefix}{name}", found) for name, found in stored.items()
         }
 
     def _stored(self, names: list[str]) -> dict[str, list[tuple[str, h5py.Dataset]]]:
@@ -148,7 +150,7 @@ class KerasH5:
     @cached_property
     def optimizer_tensors(self) -> list[Tensor]:
         """The optimizer's variables, in the file's order."""
-        return [_tensor(OPTIMIZER, *each) for each in self._of_optimizer]
+        return self._tensors(OPTIMIZER, self._of_optimizer)
 
     @cached_property
     def _of_optimizer(self) -> list[tuple[str, h5py.Dataset]]:
@@ -156,8 +158,15 @@ class KerasH5:
             return []
         return _datasets(safe_h5.get_group(self.file, OPTIMIZER))
 
+    def _tensors(self, prefix: str, found: list[tuple[str, h5py.Dataset]]) -> list[Tensor]:
+        self._found.update({f"{prefix}/{name}": dataset for name, dataset in found})
+        return [
+            Tensor(f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name)
+            for name, dataset in found
+        ]
+
     def read(self, path: str) -> np.ndarray[Any, Any]:
-        return np.asarray(safe_h5.get_dataset(self.file, path)[()])
+        return np.asarray(self.dataset(path)[()])
 
     def rows(self, path: str) -> Any:
         """A tensor as an array; a large one as it is stored, to be read by slices."""
@@ -165,7 +174,10 @@ class KerasH5:
         return dataset if dataset.nbytes > _LARGEST_READ else dataset[()]
 
     def dataset(self, path: str) -> h5py.Dataset:
-        return safe_h5.get_dataset(self.file, path)
+        found = self._found.get(path)
+        if found is None:
+            found = self._found[path] = safe_h5.get_dataset(self.file, path)
+        return found
 
     def offset(self, path: str) -> int | None:
         """Where a tensor's bytes lie in the file; None unless they lie there in one piece."""
@@ -184,10 +196,6 @@ def _datasets(group: h5py.Group) -> list[tuple[str, h5py.Dataset]]:
     """The variables of a layer or of an optimizer, by their names in its group."""
     names = safe_h5.strings(group, "weight_names") or []
     return [(name, safe_h5.get_dataset(group, name)) for name in names]
-
-
-def _tensor(prefix: str, name: str, dataset: h5py.Dataset) -> Tensor:
-    return Tensor(f"{prefix}/{name}", name.removesuffix(":0"), dataset.shape, dataset.dtype.name)
 
 
 def describe_h5(file: KerasH5, *, with_hash: bool) -> FileInfo:

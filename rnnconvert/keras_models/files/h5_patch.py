@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 
 from rnnconvert.containers import safe_h5
-from rnnconvert.containers.raw_file import RawFile, bytes_of, copy_range, open_raw, scratch_file
-from rnnconvert.containers.tiles import TILE, Found, Move, Stream, side_by_side
+from rnnconvert.containers.raw_file import RawFile, copy_range, open_raw, raw_bytes_of, scratch_file
+from rnnconvert.containers.tiles import TILE, Move, MovedTensor, TileStream, side_by_side
 from rnnconvert.keras_models.edits import apply_edit, moves_of
 from rnnconvert.keras_models.files.attributes import write_names, write_text_attribute
 from rnnconvert.keras_models.files.h5 import OPTIMIZER, KerasH5, offset_of
@@ -53,7 +53,7 @@ class Checked:
     """A tensor that was read back when it was written: from where in the copy, what was found."""
 
     offset: int
-    found: Found
+    found: MovedTensor
 
 
 def _streamed(plan: Plan, source: KerasH5) -> list[_Streamed]:
@@ -111,7 +111,7 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         _apply_attributes(plan, file)
         offsets = {each.path: _offset(file, each.path) for each in streamed}
     with open_raw(source.path) as reader, open_raw(copy, writes=True) as writer:
-        stream = Stream(reader, writer, check=check)
+        stream = TileStream(reader, writer, check=check)
         work = [
             (each.path, piece)
             for each in streamed
@@ -120,11 +120,12 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         results = side_by_side(
             (piece for _, piece in work),
             lambda count: tell("writing", count, len(work), "pieces"),
+            small=sum(each.size for each in streamed) <= TILE,
         )
     if not check:
         return {}
     checked = {
-        each.path: Checked(offsets[each.path], Found())
+        each.path: Checked(offsets[each.path], MovedTensor())
         for each in streamed
         if each.change is None or each.size > TILE
     }
@@ -140,8 +141,8 @@ def _offset(file: h5py.File, path: str) -> int:
 
 
 def _pieces(
-    stream: Stream, each: _Streamed, source: KerasH5, place: int
-) -> Iterator[Callable[[], Found]]:
+    stream: TileStream, each: _Streamed, source: KerasH5, place: int
+) -> Iterator[Callable[[], MovedTensor]]:
     if each.change is None:
         return stream.copy(each.start, place, each.size)
     if each.size <= TILE:
@@ -155,15 +156,15 @@ def _moves(change: TensorChange, start: int, place: int) -> list[Move]:
     return moves_of(change.edit, change.source.shape, itemsize, start, place)
 
 
-def _rewrite(stream: Stream, each: _Streamed, dtype: np.dtype[Any], place: int) -> Found:
+def _rewrite(stream: TileStream, each: _Streamed, dtype: np.dtype[Any], place: int) -> MovedTensor:
     """A small matrix, as a whole; it is compared when the copy is opened again."""
     change = each.change
     assert change is not None
     stored = stream.source.array(each.start, change.source.shape, dtype)
     made = np.empty_like(stored)
     apply_edit(change.edit, stored, made)
-    stream.target.write(bytes_of(made), place)
-    return Found()
+    stream.target.write(raw_bytes_of(made), place)
+    return MovedTensor()
 
 
 # --- through HDF5 ---------------------------------------------------------------------------
@@ -205,27 +206,27 @@ def _apply_change(change: TensorChange, source: KerasH5, file: h5py.File, scratc
         apply_edit(change.edit, stored, target)
         return
     with unpacked(stored, scratch) as here, scratch_file(scratch, stored.nbytes) as made:
-        side_by_side(Stream(here, made, check=False).relay(_moves(change, 0, 0)))
+        side_by_side(TileStream(here, made, check=False).relay(_moves(change, 0, 0)))
         for rows, columns in _pieces_of_chunks(target):
             shape = rows.stop - rows.start, columns.stop - columns.start
             values = np.empty(shape, target.dtype)
             for offset, row in _rows_of(target, rows, columns, values):
-                made.read(bytes_of(row), offset)
+                made.read(raw_bytes_of(row), offset)
             target[rows, columns] = values
 
 
-def compare_large(change: TensorChange, source: KerasH5, written: KerasH5) -> Found | None:
+def compare_large(change: TensorChange, source: KerasH5, written: KerasH5) -> MovedTensor | None:
     """Compare a large relayed matrix with its source, tile by tile; None if it is none."""
     one, other = source.dataset(change.source.path), written.dataset(change.target.path)
     if not (_is_relayed(change) and one.nbytes > TILE):
         return None
-    found = Found()
+    found = MovedTensor()
     folder = written.path.parent
     with (
         _in_one_piece(source, one, folder) as (here, start),
         _in_one_piece(written, other, folder) as (there, place),
     ):
-        stream = Stream(here, there, check=True)
+        stream = TileStream(here, there, check=True)
         for each in side_by_side(stream.compare(_moves(change, start, place))):
             found.add(each)
     return found
@@ -252,7 +253,7 @@ def unpacked(dataset: h5py.Dataset, folder: Path) -> Iterator[RawFile]:
         for rows, columns in _pieces_of_chunks(dataset):
             values = np.ascontiguousarray(dataset[rows, columns])
             for offset, row in _rows_of(dataset, rows, columns, values):
-                file.write(bytes_of(row), offset)
+                file.write(raw_bytes_of(row), offset)
         yield file
 
 
@@ -302,7 +303,7 @@ def _reshape(file: h5py.File, change: TensorChange, old: h5py.Dataset) -> h5py.D
 
 def found_in(
     plan: Plan, checked: Mapping[str, Checked], source: KerasH5, written: KerasH5
-) -> dict[str, Found]:
+) -> dict[str, MovedTensor]:
     """What was found of tensors that are not to be read as a whole, by their paths in the source.
 
     Those that were checked when they were written, where they still lie there, and large matrices.

@@ -38,7 +38,8 @@ _KEPT = {"running_mean": "moving_mean", "running_std": "moving_variance", "alpha
 """Keras 1's running_std is a variance: only its name is wrong."""
 GATES = {"LSTM": "ifco", "ConvLSTM2D": "ifco", "GRU": "zrh"}
 """Keras 2's order of the gates."""
-_CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "ConvLSTM2D")
+_CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D", "Conv2DTranspose", "SeparableConv2D")
+_KERNELS = ("W", "depthwise_kernel", "pointwise_kernel")
 
 
 def rebuild_keras1(source: Path, target: Path) -> Rebuilt:
@@ -48,8 +49,8 @@ def rebuild_keras1(source: Path, target: Path) -> Rebuilt:
         NotConvertibleError: it holds what Keras 2 and 3 have no counterpart of.
     """
     with open_keras_h5(source) as file:
-        config, classes, warnings = _config(file)
         theano = not any(t.path.endswith(":0") for group in file.groups.values() for t in group)
+        config, classes, warnings = _config(file, theano=theano)
         layers = {
             name: list(_rebuilt(name, tensors, file, classes, theano=theano))
             for name, tensors in file.groups.items()
@@ -60,11 +61,11 @@ def rebuild_keras1(source: Path, target: Path) -> Rebuilt:
         return Rebuilt(file.keras_version, tuple(warnings))
 
 
-def _config(file: KerasH5) -> tuple[Config | None, dict[str, Config], list[str]]:
+def _config(file: KerasH5, *, theano: bool) -> tuple[Config | None, dict[str, Config], list[str]]:
     """The new config, the layers in it by name, and warnings."""
     if file.container != MODEL or file.model_config is None:
         return None, {}, []
-    config, changes = port_keras1(file.model_config)
+    config, changes = port_keras1(file.model_config, theano=theano)
     if changes.problems:
         raise NotConvertibleError("\n".join(changes.problems))
     classes = {layer_name(node.entry): node.entry for node in walk(root(config))}
@@ -157,7 +158,12 @@ def _joined(
 def _kernel(one: Keras1Tensor, array: Array, classes: dict[str, Config], *, theano: bool) -> Array:
     """A convolution's kernel as (places..., inputs, filters), correlated and not convolved."""
     name = _class(one.layer, classes)
-    if name not in _CONVOLUTIONS or one.word != "W":
+    if not classes and one.word in _KERNELS and array.ndim > 2:
+        raise NotConvertibleError(
+            f"model/{one.layer}: a convolution's kernel in a file of weights alone, which does not "
+            "say the order of its axes; the file of the whole model does"
+        )
+    if name not in _CONVOLUTIONS or one.word not in _KERNELS:
         return array
     config = classes[one.layer]["config"]
     if name == "Conv1D":
@@ -172,11 +178,6 @@ def _kernel(one: Keras1Tensor, array: Array, classes: dict[str, Config], *, thea
         array = np.transpose(array, order)
     elif name == "Conv2DTranspose":
         array = np.transpose(array, (0, 1, 3, 2))
-    if theano and config.get("padding") == "same" and any(n % 2 == 0 for n in array.shape[:-2]):
-        raise NotConvertibleError(
-            f"model/{one.layer}: border_mode same with an even kernel, which Theano pads on the "
-            "other side than Keras 3"
-        )
     if theano:  # which turned a kernel round before it multiplied
         array = np.flip(array, tuple(range(array.ndim - 2)))
     return np.ascontiguousarray(array)

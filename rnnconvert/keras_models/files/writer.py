@@ -76,7 +76,7 @@ class LayerWeights:
         return self.forward.units * len(self.directions)
 
 
-class Written(NamedTuple):
+class WrittenDirection(NamedTuple):
     """Where one direction of one layer lies in the file.
 
     Attributes:
@@ -92,7 +92,7 @@ class Written(NamedTuple):
 
 def write_stack(
     path: Path, stack_name: str, layers: Sequence[LayerWeights], activation: str | None = None
-) -> tuple[Written, ...]:
+) -> tuple[WrittenDirection, ...]:
     """Write a stack as a Keras whole-model HDF5 file. The same input makes the same bytes.
 
     Args:
@@ -113,7 +113,7 @@ def write_stack(
     name = _keras_name(stack_name.rstrip("/").rpartition("/")[2])
     names = [f"{name}_{index}" for index in range(len(layers))]
     config = _model_config(_keras_name(stack_name), names, layers, activation)
-    written: list[Written] = []
+    written: list[WrittenDirection] = []
     with safe_h5.open_h5(path, "w") as file:
         write_text_attribute(file, "backend", "tensorflow")
         write_text_attribute(file, "keras_version", KERAS_VERSION)
@@ -128,7 +128,7 @@ def write_stack(
     return tuple(written)
 
 
-def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Written, ...]:
+def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[WrittenDirection, ...]:
     """Write a stack's weights as Keras 3's `.weights.h5`, for a Sequential of its layers alone.
 
     Args:
@@ -142,7 +142,7 @@ def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Wri
         NotConvertibleError, ValueError: as `write_stack`.
     """
     _require_stack(layers)
-    written: list[Written] = []
+    written: list[WrittenDirection] = []
     with safe_h5.open_h5(path, "w") as file:
         for index, layer in enumerate(layers):
             own = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
@@ -161,7 +161,7 @@ def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Wri
                     paths[kind] = f"{inner}/cell/vars/{number}"
                     file.create_dataset(paths[kind], data=array, track_times=False)
                 file.require_group(f"{inner}/vars")
-                written.append(Written(index, direction, paths))
+                written.append(WrittenDirection(index, direction, paths))
     return tuple(written)
 
 
@@ -185,11 +185,11 @@ def layer_arrays(stack_name: str, layers: Sequence[LayerWeights]) -> dict[str, A
 
 def _write_layer(
     group: h5py.Group, index: int, name: str, layer: LayerWeights
-) -> tuple[Written, ...]:
+) -> tuple[WrittenDirection, ...]:
     """Write a layer's tensors under the names that Keras 2 gives its variables."""
     inner = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
     names: list[str] = []
-    written: list[Written] = []
+    written: list[WrittenDirection] = []
     for direction, weights in layer.directions.items():
         parts = [name, f"{inner}_cell"]
         if layer.backward is not None:
@@ -201,7 +201,7 @@ def _write_layer(
             group.create_dataset(variable, data=array, track_times=False)
             names.append(variable)
             paths[kind] = f"model_weights/{name}/{variable}"
-        written.append(Written(index, direction, paths))
+        written.append(WrittenDirection(index, direction, paths))
     write_names(group, "weight_names", names)
     return tuple(written)
 

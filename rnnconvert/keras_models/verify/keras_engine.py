@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,6 @@ def load(path: Path, permissions: Permissions) -> Any:
         if is_hdf5(path) and _needs_conversion(path):
             from rnnconvert.keras import load_model
 
-            _require_tensorflow_for_calls(path)
             return without_initial_values(
                 lambda: load_model(
                     path, custom_objects=objects, safe_mode=safe, keep_tensorflow_calls=True
@@ -134,7 +133,7 @@ def load_as(path: Path, permissions: Permissions, user_loads_in: str) -> Any:
 def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bool) -> Any:
     import keras
 
-    with _quiet():
+    with quiet():
         return without_initial_values(
             lambda: keras.models.load_model(
                 path, custom_objects=objects, compile=compiled, safe_mode=safe
@@ -143,8 +142,10 @@ def _load_in_keras(path: Path, objects: dict[str, Any], safe: bool, compiled: bo
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keras tells of files without a training config, or without the optimizer's state."""
+def quiet() -> Iterator[None]:
+    """Keras tells of files without a training config, without the optimizer's state, and of one
+    array for a model whose inputs are a list of one.
+    """
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -169,20 +170,22 @@ def _require_trusted(path: Path, permissions: Permissions, *, compiled: bool) ->
 
 
 def _needs_conversion(path: Path) -> bool:
-    with open_keras_h5(path) as file:
-        return not make_plan(file).is_empty
-
-
-def _require_tensorflow_for_calls(path: Path) -> None:
-    """What a model calls of TensorFlow is proved by TensorFlow, or not at all.
+    """Whether Keras 3 does not load a file as it is.
 
     Raises:
-        CannotRun: Keras does not run on TensorFlow here.
+        CannotRun: it calls TensorFlow, and Keras does not run on TensorFlow here.
     """
+    with open_keras_h5(path) as file:
+        if make_plan(file).is_empty:
+            return False
+        _require_tensorflow(called_functions(file.model_config or {}))
+        return True
+
+
+def _require_tensorflow(functions: Sequence[str]) -> None:
+    """What a model calls of TensorFlow is proved by TensorFlow, or not at all."""
     import keras
 
-    with open_keras_h5(path) as file:
-        functions = called_functions(file.model_config or {})
     if functions and keras.backend.backend() != "tensorflow":
         raise CannotRun(
             f"it calls TensorFlow ({', '.join(functions)}), and Keras runs on "

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rnnconvert.containers.tiles import Found, side_by_side
-from rnnconvert.containers.tiles import largest_of as largest_of_bits
+from rnnconvert.containers.tiles import MovedTensor, largest_of_bits, side_by_side
 from rnnconvert.keras_models.edits import check_edit, row_bands
 from rnnconvert.keras_models.plan import Edit, Plan, Relay, Scale, Site, TensorChange
 from rnnconvert.options import Inputs
@@ -44,7 +43,7 @@ class Reader(Protocol):
 
 
 def check_weights(
-    plan: Plan, source: Reader, written: Reader, found: Mapping[str, Found] | None = None
+    plan: Plan, source: Reader, written: Reader, found: Mapping[str, MovedTensor] | None = None
 ) -> tuple[LevelResult, list[str]]:
     """Every changed tensor relayed in reverse gives the source's bits; sums within half an ulp.
 
@@ -62,7 +61,7 @@ def check_weights(
         seen = (found or {}).get(change.source.path)
         if seen is None:
             here, there = source.read(change.source.path), written.read(change.target.path)
-            seen = Found(check_edit(change.edit, here, there), largest_of_bits(here))
+            seen = MovedTensor(check_edit(change.edit, here, there), largest_of_bits(here))
         if seen.difference:
             failure = f"{change.target.path}: {seen.difference}"
             return LevelResult("failed", detail=failure, worst=change.target.path), suspicions
@@ -218,7 +217,8 @@ def _check_pair(
     h = generator.standard_normal((batch, site.units)) * 0.5
     c = generator.standard_normal((batch, site.units)) if site.cell == "lstm" else None
     expected, found = side_by_side(
-        [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)]
+        [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)],
+        small=site.parameters <= _LARGE,
     )
     tolerance = layer_tolerance(site, (*one.edits, *other.edits), old, steps)
     if inputs.asked_tolerance:

@@ -119,7 +119,7 @@ def _check_site(
     expected = keras_reference.run_keras_layer(site.cell, new, wide[0], wide[1], wide[2])  # type: ignore[arg-type]
     found = run_layer(site.cell, old, x, h, state, device)
     tolerance = layer_tolerance(site, (c.edit for c in change.changes), old, steps)
-    tolerance += native_tolerance(dtype.name, site.input_dim + site.units, steps)
+    tolerance += torch_tolerance(dtype.name, site.input_dim + site.units, steps)
     if inputs.asked_tolerance:
         tolerance = inputs.tolerance(largest_of(expected[0]))
     worst, where = Difference(0.0, 0.0, ()), ""
@@ -131,7 +131,7 @@ def _check_site(
                        tolerance=tolerance, worst=where)  # fmt: skip
 
 
-def native_tolerance(dtype: str, width: int, steps: int) -> float:
+def torch_tolerance(dtype: str, width: int, steps: int) -> float:
     """Rounding of one layer in its own dtype: sums of `width` products in each of `steps` steps.
 
     Random roundings of a sum grow like the root of the number of its terms.

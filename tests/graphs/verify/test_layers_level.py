@@ -28,6 +28,7 @@ from rnnconvert.graphs.ops import FORWARD
 from rnnconvert.graphs.verify import layers_level, originals
 from rnnconvert.graphs.verify.parameters import Parameters, Unavailable
 from rnnconvert.graphs.verify.variables import Variables
+from rnnconvert.report import LevelResult
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +65,7 @@ def model_of(name: str) -> Path:
     return folder / "model" if (folder / "model").is_dir() else folder / "frozen.pb"
 
 
-def checked(path: Path, **more) -> lowering.SignatureResult:
+def checked(path: Path, **more) -> LevelResult:
     """The result of a model with one op."""
     (result,) = lowering.verify_layers(path, **more)
     return result
@@ -163,7 +164,7 @@ def test_equal_ops_are_run_once(monkeypatch):
     monkeypatch.setattr(layers_level, "_outputs", lambda *args: runs.append(1) or run(*args))
     results = lowering.verify_layers(model_of("tf115/keras_save"))
     assert {result.status for result in results} == {"passed"}
-    assert len({result.signature for result in results}) == LOWERED["tf115/keras_save"]
+    assert len({result.name for result in results}) == LOWERED["tf115/keras_save"]
     assert 3 <= len(runs) <= 8
 
 
@@ -484,7 +485,7 @@ def test_ops_in_functions_that_are_still_there_fail(tmp_path):
     shutil.copyfile(source / "saved_model.pb", target / "saved_model.pb")
     result = checked(source, lowered=target)
     assert result.status == "failed"
-    assert result.signature == "CudnnRNN in function __inference_inner_25"
+    assert result.name == "CudnnRNN in function __inference_inner_25"
 
 
 def test_nothing_runs_where_nothing_is_lowered(monkeypatch):

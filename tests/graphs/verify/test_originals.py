@@ -21,12 +21,14 @@ from models import ROOT
 from rnnconvert.errors import UsageError
 from rnnconvert.graphs import lowering
 from rnnconvert.graphs.verify import runners, verify
+from rnnconvert.graphs.verify.compare import BY_REFERENCE
 from rnnconvert.graphs.verify.originals import loadable_saved_model, reference_saved_model
 
 pytestmark = pytest.mark.slow
 
 FIXTURES = ROOT / "fixtures" / "savedmodels"
 CPU = "/CPU:0"
+ON_CPU = f"tensorflow, the original on {CPU}, TF32 off"
 
 
 class Dense(tf.Module):
@@ -91,9 +93,9 @@ def test_the_original_itself_runs_on_the_device(kind, tmp_path):
     make, check, names = MAKERS[kind]
     source, other = make(tmp_path / "a"), make(tmp_path / "b")
     results = check(source, other, original_on=CPU)
-    assert {result.signature for result in results} == names
+    assert {result.name for result in results} == names
     for result in results:
-        assert (result.status, result.max_abs, result.original) == ("passed", 0.0, CPU)
+        assert (result.status, result.max_abs, result.engine) == ("passed", 0.0, ON_CPU)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -101,7 +103,7 @@ def test_a_difference_from_the_original_is_caught(kind, tmp_path):
     make, check, _ = MAKERS[kind]
     source, other = make(tmp_path / "a"), make(tmp_path / "b", 1.001)
     for result in check(source, other, original_on=CPU):
-        assert (result.status, result.original) == ("failed", CPU)
+        assert (result.status, result.engine) == ("failed", ON_CPU)
         assert result.max_abs > 5 * result.tolerance
 
 
@@ -118,7 +120,7 @@ def test_cudnn_ops_on_a_device_without_them_are_skipped_never_passed(name, tmp_p
         check = lowering.verify_frozen_graph
     before = snapshot(source) if source.is_dir() else source.read_bytes()
     (result,) = check(source, target, original_on=CPU)
-    assert (result.status, result.original) == ("skipped", CPU)
+    assert (result.status, result.engine) == ("skipped", ON_CPU)
     assert "the original does not" in result.reason
     assert "Cudnn" in result.reason
     assert before == (snapshot(source) if source.is_dir() else source.read_bytes())
@@ -128,7 +130,7 @@ def test_the_reference_is_told_apart(tmp_path):
     source, target = frozen(Oracle("gru"), tmp_path / "model.pb"), tmp_path / "lowered.pb"
     lowering.lower_frozen_graph(source, target)
     (result,) = lowering.verify_frozen_graph(source, target)
-    assert (result.status, result.original) == ("passed", "reference")
+    assert (result.status, result.engine) == ("passed", BY_REFERENCE)
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -20,6 +20,7 @@ from rnnconvert.graphs import lowering
 from rnnconvert.graphs.lower import layout
 from rnnconvert.graphs.verify import reference
 from rnnconvert.graphs.verify.reference_graph import ReferenceGraphs
+from rnnconvert.report import LevelResult
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +106,7 @@ def test_the_references_size_and_canonical_form():
 # ---- frozen graphs through verification
 
 
-def verified(oracle: Oracle, folder: Path, **attributes) -> lowering.SignatureResult:
+def verified(oracle: Oracle, folder: Path, **attributes) -> LevelResult:
     source = frozen(oracle, folder / "model.pb", **attributes)
     lowering.lower_frozen_graph(source, folder / "lowered.pb")
     (result,) = lowering.verify_frozen_graph(source, folder / "lowered.pb")
@@ -171,7 +172,7 @@ class Model(tf.Module):
 
 
 @pytest.fixture(scope="module")
-def signatures(tmp_path_factory) -> dict[str, lowering.SignatureResult]:
+def signatures(tmp_path_factory) -> dict[str, LevelResult]:
     folder = tmp_path_factory.mktemp("signatures")
     model = Model(Oracle("gru"))
     tf.saved_model.save(
@@ -182,7 +183,7 @@ def signatures(tmp_path_factory) -> dict[str, lowering.SignatureResult]:
     (folder / "lowered").mkdir()
     lowering.lower_saved_model_dir(folder / "model", folder / "lowered")
     results = lowering.verify_saved_model(folder / "model", folder / "lowered")
-    return {result.signature: result for result in results}
+    return {result.name: result for result in results}
 
 
 def test_every_signature_gets_a_result(signatures):

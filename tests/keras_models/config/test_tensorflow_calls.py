@@ -178,6 +178,9 @@ MUTANTS = [
     ("calls_comparisons", "math.greater", F["math.less"]),
     ("calls_comparisons", "math.argmax", F["math.argmin"]),
     ("calls_comparisons", "where", lambda w, condition, x, y: F["where"](w, condition, y, x)),
+    ("calls_where", "where", lambda w, condition, x, y: F["where"](w, condition, y, x)),
+    ("calls_where", "select", lambda w, condition, x, y: F["select"](w, condition, y, x)),
+    ("calls_where", "select", F["where"]),
 ]  # fmt: skip
 
 

@@ -169,6 +169,15 @@ def test_a_chaotic_model_proves_nothing_and_says_so(tmp_path):
         spoil_bias(right)
 
 
+def test_what_keras_says_of_our_own_calls_is_not_shown(tmp_path, recwarn):
+    """It warns of one array for a model whose inputs are a list of one."""
+    report = rnnconvert.convert(
+        fixture_path("plain_two_outputs"), tmp_path / "out.h5", device="cpu"
+    )
+    assert "evaluate gives the same" in report.model_level[0].detail
+    assert not [str(each.message) for each in recwarn if "structure" in str(each.message)]
+
+
 def test_a_tolerance_that_is_asked_for_is_the_one_that_counts(converted):
     tight = check(*converted, rtol=0.0, atol=1e-12)
     assert tight.status == "failed"
@@ -468,6 +477,7 @@ for other in others:
 """
 
 
+@pytest.mark.corpus  # test_cudnn_kernels runs the level on torch by default
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_other_backends(converted, as_keras_file, tmp_path, backend):
     pytest.importorskip(backend, reason=f"{backend} is not installed")

@@ -24,7 +24,7 @@ from rnnconvert.keras_models.config.harmless import CLASSES, FUNCTIONS, OPERATIO
 keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
 
 ROOT = Path(__file__).parents[3]
-WHEELS = "RNNCONVERT_KERAS_WHEELS"
+WHEELS = "TEST_KERAS_WHEELS"
 """Environment variable: a folder that holds one folder per version, each with that Keras in it."""
 VERSIONS = ("3.4.1", "3.8.0", "3.10.0", "newest")
 ENTRIES = ("verify .h5", "verify .keras", "--to keras", "rnnconvert.keras")
