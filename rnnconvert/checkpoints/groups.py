@@ -217,7 +217,10 @@ def _stacks(group: str, form: str, cells: list[_Cell], options: StackOptions) ->
         prefix = _outside(group)
     full = common_scope(f"{cell.name.scope}/" for cell in ordered)
     stack = _stack(scope, ordered, options)
-    return [Candidate(scope, stack, None, (), prefix, full)]
+    warnings: tuple[str, ...] = ()
+    if _BASIC in _kinds(ordered) and stack.told is None and not stack.assumptions:
+        warnings = (f"{scope}: {_TANH_TOO}",) if options.activation is None else ()
+    return [Candidate(scope, stack, None, warnings, prefix, full)]
 
 
 def _uniform(cells: list[_Cell], *, chains: bool) -> list[list[_Cell]]:
@@ -351,10 +354,8 @@ def _activation(cells: list[_Cell], options: StackOptions) -> tuple[str, list[As
         return told.activation, []
     if not {_BASIC, *_WITH_ACTIVATION} & set(kinds) or "w_c" in cells[0].tensors:
         return "tanh", []
-    if options.activation is not None:
-        return options.activation, []
-    if _BASIC in kinds and options.forget_bias is None:
-        return "tanh", []  # said where its forget_bias is assumed
+    if options.activation is not None or _BASIC in kinds:
+        return options.activation or "tanh", []
     text = f"TensorFlow's default for {' and '.join(kinds)}; {_NOT_STORED}, --activation gives it"
     return "tanh", [Assumption("activation", "tanh", text)]
 
