@@ -288,11 +288,14 @@ def attribute(group: h5py.Group, name: str) -> Any:
     if not is_sound(datatype):
         raise UnreadableInputError(f"{group.name}, attribute {name}: of no known type; damaged")
     claimed = math.prod(stored.shape or ()) * datatype.get_size()
-    if claimed <= size and datatype.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN):
-        claimed = _claimed_by_texts(group, file)
     if claimed > size:
         raise UnreadableInputError(
             f"{group.name}, attribute {name}: claims to be longer than the file; it is damaged"
+        )
+    is_text = datatype.get_class() in (h5py.h5t.STRING, h5py.h5t.VLEN)
+    if is_text and _claimed_by_texts(group, file) > size:
+        raise UnreadableInputError(
+            f"{group.name}: its text attributes claim to be longer than the file; it is damaged"
         )
     return group.attrs[name]
 

@@ -116,7 +116,7 @@ def test_a_text_longer_than_the_file_costs_no_memory(tmp_path):
     reference = struct.pack("<IQ", length, heap_of(model))
     damaged(model, data.index(reference), struct.pack("<I", 2**32 - 1))
     start = time.monotonic()
-    with pytest.raises(UnreadableInputError, match="model_config: claims to be longer"):
+    with pytest.raises(UnreadableInputError, match="/: its text attributes claim to be longer"):
         rnnconvert.inspect(model)
     assert time.monotonic() - start < 2
 
@@ -331,10 +331,10 @@ def test_an_error_that_is_kept_does_not_crash_the_process_as_it_ends(tmp_path):
     """HDF5 is taken down after Python is, and must know no Python file then."""
     code = (
         "import ctypes, rnnconvert\n"
-        "from rnnconvert.containers.h5_stream import Stream\n"
+        "from rnnconvert.containers.h5_stream import PythonFile\n"
         "def broken(self, buffer):\n"
         "    raise OSError(5, 'Input/output error')\n"
-        "Stream.readinto = broken\n"
+        "PythonFile.readinto = broken\n"
         "try: rnnconvert.inspect('m.h5')\n"
         "except rnnconvert.ConversionError as error: kept = error\n"
         "ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))\n"  # for good

@@ -76,9 +76,9 @@ def verify_saved_model(
     Raises:
         UsageError: TensorFlow has no such device.
     """
+    device = _device(original_on)
     source, copy = open_graph(original), open_graph(lowered)
     choices = with_words_of_assets(choices or Choices(), source.path)
-    device = _device(original_on)
     saved_model = source.message
     reason = why_not_run_saved_model(source.path, saved_model) or why_not_run(copy)
     if reason and not allow_code:
