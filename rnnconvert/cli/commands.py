@@ -12,7 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnconvert.cli.outcomes import Outcome, Pair, Workers, convert_one, inspect_one, outcomes
+from rnnconvert.cli.outcomes import (
+    Outcome,
+    Pair,
+    Workers,
+    convert_one,
+    inspect_one,
+    outcomes,
+    seeming_models,
+)
 from rnnconvert.cli.output import Output
 from rnnconvert.cli.supervise import working_on
 from rnnconvert.errors import ConversionError, OutputError, UsageError, last_resort
@@ -56,8 +64,9 @@ def convert_all(
     target = None if output_path is None else place_of(output_path)
     ci = CiFiles(summary, annotations)
     with ExitStack() as stack:
-        wanted = Wanted(tuple(include), tuple(exclude))
-        found = stack.enter_context(find_placed(paths, wanted, target))
+        with seeming_models(apart=not output.debug) as seems:
+            wanted = Wanted(tuple(include), tuple(exclude), seems)
+            found = stack.enter_context(find_placed(paths, wanted, target))
         if found.is_folder:
             output.show_as_batch()
         else:
@@ -186,7 +195,10 @@ def inspect_all(
     from rnnconvert.options import Options
     from rnnconvert.stores.folder import find_placed
 
-    with find_placed(paths, Wanted(tuple(include), tuple(exclude))) as found:
+    with (
+        seeming_models(apart=not output.debug) as seems,
+        find_placed(paths, Wanted(tuple(include), tuple(exclude), seems)) as found,
+    ):
         pairs: list[Pair] = [(model.source, None) for model in found.models]
     models = [model for model, _ in pairs]
     if found.is_folder:

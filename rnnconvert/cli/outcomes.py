@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnnconvert.cli.supervise import working_on
@@ -123,6 +125,43 @@ def _elsewhere(
         yield index, outcome
 
 
+@contextmanager
+def seeming_models(*, apart: bool) -> Iterator[Callable[[Path], bool]]:
+    """`kinds.seems_model`; of HDF5 files in a process that a damaged one may end.
+
+    Such a file counts as a model: who works on it tells what is wrong.
+    """
+    from rnnconvert.kinds import seems_model
+
+    if not (apart and deadline.is_allowed()):
+        yield seems_model
+        return
+    from rnnconvert.cli.workers import Died, KeptWorker
+    from rnnconvert.containers.sniff import is_hdf5
+
+    worker = KeptWorker(_seems, fork=True)
+
+    def seems(path: Path) -> bool:
+        if not is_hdf5(path):
+            return seems_model(path)
+        found = worker.call(path, lambda: True)
+        return True if isinstance(found, Died) else bool(found)
+
+    try:
+        yield seems
+    finally:
+        worker.stop()
+
+
+def _seems(path: Path) -> bool:
+    from rnnconvert.kinds import seems_model
+
+    try:
+        return seems_model(path)
+    except ConversionError:
+        return True
+
+
 def inspect_one(pair: Pair, options: Options) -> Outcome:
     """What is in a model."""
     from rnnconvert.commands.inspect import inspect_path
@@ -142,8 +181,6 @@ def convert_one(pair: Pair, options: Options, *, again: bool = False) -> Outcome
     Args:
         again: an earlier attempt may have written the output, and was killed then.
     """
-    from pathlib import Path
-
     from rnnconvert.commands import convert as conversion
     from rnnconvert.verification.frameworks import number_names_anew
 

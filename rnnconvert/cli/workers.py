@@ -105,10 +105,15 @@ class KeptWorker:
     """A process that works on one item after another, when it is asked, and ends when it is idle.
 
     It is started with the first item, and again when it has died. It ends with this process.
+
+    Args:
+        work: called for each item.
+        fork: as of `in_workers`.
     """
 
-    def __init__(self, work: Callable[[Any], Any]) -> None:
+    def __init__(self, work: Callable[[Any], Any], *, fork: bool = False) -> None:
         self._work = work
+        self._fork = fork
         self._worker: _Worker | None = None
 
     def call(self, item: Any, is_wanted: Callable[[], bool]) -> Any:
@@ -119,7 +124,7 @@ class KeptWorker:
             is_wanted: asked again and again; the process is stopped when it says no.
         """
         is_new = self._worker is None
-        worker = self._worker = self._worker or _start(self._work, GROWTH, _IDLE)
+        worker = self._worker = self._worker or _start(self._work, GROWTH, _IDLE, fork=self._fork)
         with suppress(BrokenPipeError):
             worker.connection.send(item)
         while not worker.connection.poll(_ASK_EVERY):
@@ -132,6 +137,12 @@ class KeptWorker:
         if isinstance(result, Died) and result.exit_code == 0 and not is_new and is_wanted():
             return self.call(item, is_wanted)  # it had just ended, being idle
         return result
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self._worker is not None:
+            _stop([self._worker])
+            self._worker = None
 
 
 def _give(worker: _Worker, waiting: deque[tuple[int, Any]]) -> None:

@@ -111,6 +111,20 @@ def test_a_crash_costs_its_own_file_only(tmp_path, command):
         assert (tmp_path / "c.portable.h5").exists()
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["cudnn-to-keras", "--verify", "weights"]])
+def test_a_crash_while_a_folder_is_looked_through_costs_its_own_file_only(tmp_path, command):
+    (tmp_path / "models").mkdir()
+    for name in ("a.h5", "bad.h5", "c.h5"):
+        make_model_h5(tmp_path / "models" / name)
+    fault = CRASH.format(signal="SIGSEGV").replace("strings", "has")
+    code, out, err = run(tmp_path, fault, *command, "models")
+    assert code == 3
+    assert err.count("\n") == 1
+    assert err.startswith("error: models/bad.h5: a library crashed on it (SIGSEGV)")
+    assert "models/a.h5" in out
+    assert "models/c.h5" in out
+
+
 def test_a_library_that_does_not_come_to_an_end_is_ended(tmp_path):
     make_model_h5(tmp_path / "m.h5")
     began = time.monotonic()
