@@ -75,6 +75,7 @@ def run(folder: Path, fault: str, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "command", [["inspect"], ["cudnn-to-keras", "--verify", "weights"], ["verify", "bad.h5"]]
 )
+@pytest.mark.sampled(4)
 def test_a_crash_is_one_line_and_exit_code_3(tmp_path, name, command):
     make_model_h5(tmp_path / "bad.h5")
     code, out, err = run(tmp_path, CRASH.format(signal=name), *command, "bad.h5")

@@ -156,6 +156,7 @@ def in_slow_motion(directory, seconds: str, *arguments: str, width: int = 80):
 @terminals
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80])
+@pytest.mark.sampled(2)
 def test_a_bar_with_bytes_layers_and_time_left(tmp_path, width):
     screen = in_slow_motion(
         tmp_path, "0.7", "cudnn-to-keras", "m.h5", "--verify", "weights", width=width
@@ -171,6 +172,7 @@ def test_a_bar_with_bytes_layers_and_time_left(tmp_path, width):
 @terminals
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["-q", "--json"])
+@pytest.mark.sampled(2)
 def test_no_bar_with_quiet_or_json(tmp_path, option):
     screen = in_slow_motion(
         tmp_path, "0.7", "cudnn-to-keras", "m.h5", "--verify", "weights", option

@@ -68,6 +68,7 @@ def steps(request, monkeypatch):
     return request.param
 
 
+@pytest.mark.sampled(2)
 def test_every_cell(steps, tmp_path):
     model = all_cells(steps)
     done, run = written(tflite, model, tmp_path / "model.tflite")
@@ -86,6 +87,7 @@ def test_every_cell(steps, tmp_path):
     assert done.runtime.startswith("ai-edge-litert ")
 
 
+@pytest.mark.sampled(2)
 def test_masks_of_every_kind(steps, tmp_path):
     """Holes, padding on either side, and sequences that are masked as a whole."""
     x = keras.Input((steps, FEATURES))
@@ -107,6 +109,7 @@ def test_masks_of_every_kind(steps, tmp_path):
 # --- long sequences -------------------------------------------------------------------------
 
 
+@pytest.mark.corpus  # test_every_cell has a loop, too
 def test_long_sequences_cost_little(tmp_path):
     """Fewer operators than steps, and the weights are in the file once."""
     model = filled(of_sequences(layers.GRU(40, return_sequences=True), steps=2000))
@@ -276,6 +279,7 @@ def test_no_operator_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["contrib_gru_bi2/model", "frozen_contrib_gru2/frozen.pb"])
+@pytest.mark.sampled(2)
 def test_graphs(name, tmp_path):
     """Of a TensorFlow 1 library: lowered, unrolled, and right by what that library's twin gave."""
     path, output = GRAPHS / name, tmp_path / "model.tflite"
@@ -419,6 +423,7 @@ MUTANTS = {"gate order": ("_lstm", wrong_lstm), "reset_after": ("_gru", wrong_gr
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.sampled(2)
 def test_mutants_are_caught(mutant, saved, tmp_path, monkeypatch):
     name, change = MUTANTS[mutant]
     monkeypatch.setattr(cells, name, change(getattr(cells, name)))

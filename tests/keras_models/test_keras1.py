@@ -46,7 +46,7 @@ def worst(path: Path, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("folder", thinned(MODELS, 2), ids=NAMES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_model_of_keras_1(folder, tmp_path):
     output = tmp_path / "out.h5"
     report = rnnconvert.convert(folder / "model.h5", output, device="cpu")

@@ -17,7 +17,7 @@ CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("p
 
 
 @pytest.mark.parametrize("model", swept(LOADABLE, OLDEST), ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")

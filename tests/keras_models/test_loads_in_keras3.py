@@ -32,7 +32,7 @@ def check(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", swept(OWN, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_own_fixture(model, tmp_path):
     check(model, tmp_path)
 
@@ -45,6 +45,7 @@ def test_further_fixture(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["k224-compiled", "tf215-compiled"])
+@pytest.mark.sampled(2)
 def test_a_converted_compiled_model_can_be_trained(name, tmp_path):
     model = next(m for m in OWN if m.name == name.replace("-", "-plain_"))
     output = tmp_path / "converted.h5"

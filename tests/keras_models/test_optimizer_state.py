@@ -88,7 +88,7 @@ def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(EQUAL, OLDEST), ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_tf_keras_resumes_from_it(model, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     output = tmp_path / "converted.h5"
@@ -107,7 +107,7 @@ def test_tf_keras_resumes_from_it(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(EQUAL, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_keras3_resumes_from_the_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras")
     output = tmp_path / "converted.keras"
@@ -135,6 +135,7 @@ def test_slots_that_disagree_are_dropped_with_the_reason(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(STATES, STATES[:2]), ids=lambda model: model.name)
+@pytest.mark.sampled(2)
 def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     """Keras 3 can't restore state from any .h5, and with state in the file its fit fails."""
     keras = pytest.importorskip("keras")

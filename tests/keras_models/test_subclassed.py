@@ -53,6 +53,7 @@ def difference(model, producer: str) -> float:
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.sampled(4)
 def test_the_h5_file_is_loaded_by_the_users_own_model(producer, model, tmp_path):
     source, output = FOLDER / producer / "weights.h5", tmp_path / "out.h5"
     report = rnnconvert.convert(source, output, device="cpu")
@@ -71,6 +72,7 @@ def test_the_names_are_reported_in_the_order_of_the_file(producer):
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.sampled(4)
 def test_unconverted_weights_are_no_weights_of_keras_3(producer, model):
     """The old file is not loaded, or gives something else."""
     try:
@@ -81,6 +83,7 @@ def test_unconverted_weights_are_no_weights_of_keras_3(producer, model):
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.sampled(4)
 def test_the_checkpoint_gives_each_recurrent_layer(producer, model, tmp_path):
     """By the names of the model's attributes, which are all that a checkpoint has."""
     source = FOLDER / producer / "weights"

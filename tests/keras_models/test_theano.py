@@ -34,6 +34,7 @@ def differences(path: Path, case: str) -> list[float]:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(2)
 def test_a_model_of_theano(case, tmp_path):
     assert kind_of(FOLDER / case / "model.h5") is Kind.THEANO
     report = rnnconvert.convert(FOLDER / case / "model.h5", tmp_path / "out.h5", device="cpu")

@@ -189,7 +189,7 @@ MUTANTS = [
     MUTANTS,
     ids=[f"{name}-{i}" for i, (_, name, _) in enumerate(MUTANTS)],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_mutants_of_translations_are_caught(case, name, wrong, tmp_path, monkeypatch):
     import tensorflow as tf
 
