@@ -5,14 +5,14 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from models import NEWEST, OLDEST, OWN, ROOT, Model, predict, swept, worst_difference
+from models import ENDS, NEWEST, OLDEST, ROOT, Model, predict, swept, worst_difference
 
 import rnnconvert
 
 pytestmark = pytest.mark.slow
 tf_keras = pytest.importorskip("tf_keras", reason="tf_keras is not installed")
 
-LOADABLE = [model for model in OWN if not model.has_lambda]
+LOADABLE = [model for model in ENDS if not model.has_lambda]
 CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("plain_")]
 
 

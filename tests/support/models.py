@@ -81,6 +81,8 @@ def _case(model: Model) -> str:
 NEWEST = {_case(model): model for model in OWN}.values()
 OLDEST = {_case(model): model for model in reversed(OWN)}.values()
 """One fixture for each distinct case, by its newest and by its oldest writer."""
+ENDS = [model for model in OWN if model in (*NEWEST, *OLDEST)]
+"""Both of them: what lies between is left out where each one costs a run of Keras."""
 
 
 def swept(items: Iterable[Any], default: Collection[Any]) -> list[Any]:
