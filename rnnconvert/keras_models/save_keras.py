@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,16 +68,31 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
         _restore(keras, loaded, state)
     loaded.save(target)
     settle(target, portable)
+    _require_same_weights(loaded, _read_back(load, target))
+
+
+def _read_back(load: Callable[[Path], Any], path: Path) -> Any:
+    """The model that was written, loaded.
+
+    Raises:
+        NotConvertibleError: Keras does not read it: a Lambda with default arguments, up to 3.15.
+        OSError: of the disk.
+    """
     try:
-        read_back = load(target)
+        return load(path)
     except OSError:
-        raise  # of the disk, not of the model
-    except Exception as error:  # a Lambda with default arguments, up to Keras 3.15
+        raise
+    except Exception:  # a file that the disk did not give is no file to Keras: it is asked again
+        pass
+    try:
+        return load(path)
+    except OSError:
+        raise
+    except Exception as error:
         raise NotConvertibleError(
             f"Keras can't read the .keras file that it writes of this model ({last_line(error)}); "
             "write an .h5 file instead"
         ) from error
-    _require_same_weights(loaded, read_back)
 
 
 def _portable_config(model: Config, training: Config | None) -> Config | None:

@@ -121,9 +121,7 @@ def trains_alike(stack: str, case: dict) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "stack", swept([name for name in STACKS if name.startswith("tf")], ["tf210"])
-)
+@pytest.mark.parametrize("stack", [name for name in STACKS if name in ("tf115", "tf215")])
 @pytest.mark.corpus  # the level `model` trains one step, too
 def test_three_steps_of_training_give_the_old_loss(stack, model):
     """With each optimizer and schedule once: it shows that every number means the same."""
