@@ -115,6 +115,7 @@ def prepare(directory: Path) -> dict[str, bytes]:
     ("scenario", "fault"),
     [*itertools.product(SCENARIOS, FAULTS), ("new output", "disk broken")],
 )
+@pytest.mark.sampled(2)
 def test_whatever_fails_the_output_is_old_or_complete(cli, tmp_path, monkeypatch, scenario, fault):
     error, after = (FAULTS | OTHER_FAULTS)[fault]
     directory, scratch = tmp_path / "work", tmp_path / "scratch"

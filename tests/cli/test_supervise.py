@@ -137,6 +137,7 @@ def test_a_library_that_does_not_come_to_an_end_is_ended(tmp_path):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.sampled(2)
 def test_a_library_that_does_not_come_to_an_end_costs_its_own_file_only(tmp_path, jobs):
     for name in ("a.h5", "bad.h5", "c.h5"):
         make_model_h5(tmp_path / name)

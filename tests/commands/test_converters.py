@@ -70,6 +70,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("name", ["seq_gru"])
+@pytest.mark.sampled(2)
 def test_keras_to_tflite(name, tmp_path):
     model, x, y = converted(name, tmp_path)
     flat = keras.models.clone_model(
@@ -95,6 +96,7 @@ def run_onnx(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["bi", "seq_gru"])
+@pytest.mark.sampled(2)
 def test_keras_to_onnx(name, tmp_path):
     tf2onnx = pytest.importorskip("tf2onnx", reason="tf2onnx is not installed")
     model, x, y = converted(name, tmp_path)

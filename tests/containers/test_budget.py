@@ -39,6 +39,7 @@ def many(item: str, count: int) -> str:
 
 
 @pytest.mark.parametrize("item", ["[]", "{}", '{"class_name":"Dense","config":{"name":"a"}}', "0"])
+@pytest.mark.sampled(2)
 def test_json_that_grows_is_refused(item: str, tmp_path: Path) -> None:
     """189 kB of it, 180 MB unpacked, took 5.5 GB and 77 seconds."""
     path = repacked(tmp_path / "m.keras", many(item, 40 * MB // len(item)))

@@ -152,6 +152,7 @@ def compare_layer(layer: Layer, dtype: str, device: str, seed: int) -> tuple[flo
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
+@pytest.mark.sampled(4)
 def test_which_kernels_ran(device, cell):
     """On a GPU it is cuDNN, and not torch's own kernels."""
     import torch

@@ -86,6 +86,7 @@ def test_cudnn_on_our_buffer(cuda, within, shape, dtype):
 
 
 @each_shape
+@pytest.mark.sampled(6)
 def test_the_call_of_cudnn_is_well_formed(shape):
     """Without a GPU: torch's own model of the operator takes the call and tells the sizes."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -100,6 +100,7 @@ def test_plain_keras_layers_need_no_lowering(case, tmp_path):
 
 @pytest.mark.parametrize("case", swept(KERAS, NEWEST_CASES), ids=name_of)
 @pytest.mark.parametrize("to", ["h5", "keras"])
+@pytest.mark.sampled(3)
 def test_a_keras_savedmodel_becomes_a_keras_file(case, tmp_path, to):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
     output = tmp_path / f"out.{to}"

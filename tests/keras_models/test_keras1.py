@@ -111,6 +111,7 @@ def test_the_reference_is_keras_1(case, position, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["icfo", "ifoc", "fico"])
+@pytest.mark.sampled(3)
 def test_mutants_of_the_gates_order_are_caught(order, tmp_path, monkeypatch):
     """By the numbers of Keras 1, and by the level `weights` alone."""
     monkeypatch.setitem(keras1.GATES, "LSTM", order)

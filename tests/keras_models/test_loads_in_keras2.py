@@ -17,7 +17,7 @@ CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("p
 
 
 @pytest.mark.parametrize("model", swept(LOADABLE, OLDEST), ids=lambda model: model.name)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -44,7 +44,7 @@ def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, t
 
 
 @pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(21)
 def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
     """tf_keras converts while loading; its weights, in the file's order, against ours."""
     layers = tf_keras.layers

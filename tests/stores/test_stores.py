@@ -46,6 +46,7 @@ def converted(content: bytes, directory: Path) -> bytes:
 # --- one model ------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 def test_a_model_is_converted_beside_itself(cli, store, content, tmp_path):
     store.put("a/m.h5", content)
     result = cli("cudnn-to-keras", f"{store.top}/a/m.h5", *FAST)

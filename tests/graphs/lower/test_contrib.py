@@ -91,6 +91,7 @@ def test_training_goes_on_in_a_saved_model(name, tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.sampled(2)
 def test_a_meta_graph_restores_trains_and_saves_its_checkpoint(mode, tmp_path):
     source = FOLDER / "tf1.8.0" / f"ck_{mode}_L2_bi_p0.meta"
     target = tmp_path / "model.meta"

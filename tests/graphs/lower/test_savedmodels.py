@@ -303,6 +303,7 @@ def test_in_the_body_of_a_loop(tmp_path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.sampled(2)
 def test_gradients_within_the_model(version, tmp_path):
     oracle = Oracle("gru", lengths=version == 3)
     module = Trained(oracle, version)

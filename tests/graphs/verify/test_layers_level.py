@@ -185,7 +185,7 @@ ALL_MUTANTS = {
 
 
 @pytest.mark.parametrize("name", ALL_MUTANTS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_wrong_lowering_is_caught(name, tmp_path, monkeypatch):
     mode, patch = ALL_MUTANTS[name]
     source = frozen(Oracle(mode, 2, True), tmp_path / "model.pb")

@@ -123,7 +123,7 @@ def test_a_right_lowering_passes(mode, tmp_path):
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_wrong_lowering_is_caught(name, tmp_path, monkeypatch):
     mode, patch = MUTANTS[name]
     monkeypatch.setattr(*patch)

@@ -43,6 +43,7 @@ def test_there_are_models():
 
 
 @pytest.mark.parametrize("folder", MODELS, ids=NAMES)
+@pytest.mark.sampled(3)
 def test_every_output_is_that_of_the_old_library(folder, tmp_path):
     assert wrong_outputs(folder, tmp_path) == []
 

@@ -84,7 +84,7 @@ def test_a_wrong_tensor_is_caught(converted, tmp_path, mutant, cell):
 
 
 @pytest.mark.parametrize("mutant", FILE_MUTANTS, ids=lambda mutant: mutant.name)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_a_wrong_config_is_caught_by_both_levels(tmp_path, mutant):
     source, wrong = fixture_path(mutant.fixture), tmp_path / "wrong.h5"
     rnnconvert.convert(source, wrong, verify="weights")
