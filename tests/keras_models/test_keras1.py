@@ -8,7 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from models import thinned
 
 import rnnconvert
 from rnnconvert.errors import NotConvertibleError
@@ -45,8 +44,8 @@ def worst(path: Path, folder: Path) -> float:
     return max(float(np.abs(a - keras.ops.convert_to_numpy(b)).max()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("folder", thinned(MODELS, 2), ids=NAMES)
-@pytest.mark.sampled(4)
+@pytest.mark.parametrize("folder", MODELS, ids=NAMES)
+@pytest.mark.sampled(8)
 def test_a_model_of_keras_1(folder, tmp_path):
     output = tmp_path / "out.h5"
     report = rnnconvert.convert(folder / "model.h5", output, device="cpu")

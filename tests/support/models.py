@@ -92,14 +92,6 @@ def swept(items: Iterable[Any], default: Collection[Any]) -> list[Any]:
     ]
 
 
-def thinned(items: Iterable[Any], step: int) -> list[Any]:
-    """For `parametrize`: every item, of which all but each `step`-th is left to the sweeps."""
-    return [
-        pytest.param(item, marks=() if place % step == 0 else pytest.mark.corpus)
-        for place, item in enumerate(items)
-    ]
-
-
 _LONG = 50
 """Time steps from which tracing a graph, which takes seconds, is faster than eager steps."""
 

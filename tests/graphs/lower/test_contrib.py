@@ -11,7 +11,7 @@ pytest.importorskip("tensorflow")
 import numpy as np
 import tensorflow as tf
 from lowering_graphs import cudnn_nodes, tf1
-from models import SHARED, thinned
+from models import SHARED
 
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.graphs import lowering
@@ -46,7 +46,8 @@ def inputs(name: str, values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.corpus
-@pytest.mark.parametrize("name", thinned(MODELS, 3))
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(3)
 def test_tensorflow_1s_loader_gives_torchs_outputs(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
@@ -59,8 +60,8 @@ def test_tensorflow_1s_loader_gives_torchs_outputs(name, tmp_path):
     assert (path / "assets" / "vocab.txt").read_text() == "a\nb\n"
 
 
-@pytest.mark.parametrize("name", thinned([name for name in MODELS if "L2_bi" in name], 2))
-@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [name for name in MODELS if "L2_bi" in name])
+@pytest.mark.sampled(6)
 def test_tensorflow_2s_loader_gives_torchs_outputs(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)
     run = tf.saved_model.load(str(path)).signatures["serving_default"]
@@ -78,7 +79,8 @@ def test_the_original_does_not_load():
         tf.saved_model.load(str(FOLDER / "tf1.8.0" / MODELS[0]))
 
 
-@pytest.mark.parametrize("name", thinned(TRAINING, 2))
+@pytest.mark.parametrize("name", TRAINING)
+@pytest.mark.sampled(2)
 def test_training_goes_on_in_a_saved_model(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from lowering_graphs import checkpointed, forward_op, frozen, placeholders, tf1
 from lowering_mutants import MUTANTS
 from lowering_torch import UNITS, Oracle
-from models import ROOT, SHARED, thinned
+from models import ROOT, SHARED
 
 from rnnconvert.errors import UnreadableInputError
 from rnnconvert.graphs import lowering
@@ -95,10 +95,8 @@ def parameters_in_files(path: Path) -> list[np.ndarray]:
 # ---- genuine models
 
 
-@pytest.mark.parametrize(
-    "name", thinned([name for name in LOWERED if name != "tf115/keras_save"], 3)
-)
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", [name for name in LOWERED if name != "tf115/keras_save"])
+@pytest.mark.sampled(6)
 def test_every_op_of_a_genuine_model_passes(name):
     results = lowering.verify_layers(model_of(name))
     assert [result.status for result in results] == ["passed"] * LOWERED[name], results
@@ -110,16 +108,16 @@ def test_every_op_of_a_genuine_model_passes(name):
 
 
 @pytest.mark.skipif(not CONTRIB, reason=f"no genuine models: {GENUINE} is not here")
-@pytest.mark.parametrize("path", thinned(CONTRIB, 4), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CONTRIB, ids=lambda path: path.name)
+@pytest.mark.sampled(4)
 def test_contrib_layers_pass(path):
     results = lowering.verify_layers(path)
     assert [result.status for result in results] == ["passed", "passed"], results
     assert max(result.max_abs for result in results) < 1e-6
 
 
-@pytest.mark.parametrize(
-    "name", thinned([name for name in LOWERED if "contrib_" in name or "ops" in name], 3)
-)
+@pytest.mark.parametrize("name", [name for name in LOWERED if "contrib_" in name or "ops" in name])
+@pytest.mark.sampled(3)
 def test_a_buffer_is_read_bit_for_bit(name):
     if name in KERAS:
         pytest.skip("its buffers are computed")

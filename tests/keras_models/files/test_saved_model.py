@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from models import SHARED, predict, thinned, worst_difference
+from models import SHARED, predict, worst_difference
 
 import rnnconvert
 from rnnconvert.errors import ConversionError, NotConvertibleError, UnreadableInputError
@@ -57,7 +57,8 @@ def in_keras3(saved_model: Path, folder: Path, inputs: list[np.ndarray]) -> list
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", thinned(KERAS_CASES, 3))
+@pytest.mark.parametrize("case", KERAS_CASES)
+@pytest.mark.sampled(3)
 def test_outputs_are_those_of_the_savedmodel(case: str, tmp_path: Path) -> None:
     data = OWN / case / "data.npz"
     found = in_keras3(OWN / case / "model", tmp_path, arrays(data, "in/"))
@@ -78,7 +79,8 @@ def test_outputs_of_further_savedmodels(folder: Path, tmp_path: Path) -> None:
 
 
 @needs_shared
-@pytest.mark.parametrize("folder", thinned(FURTHER, 2), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("folder", FURTHER, ids=lambda path: path.parent.name)
+@pytest.mark.sampled(2)
 def test_cudnn_layers_stay_as_they_are(folder: Path, tmp_path: Path) -> None:
     """The same layers and weights, by name, place and value, as in the writer's own HDF5 file."""
     rebuild_saved_model(folder, tmp_path / "m.h5")

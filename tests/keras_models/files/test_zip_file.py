@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from models import FIXTURES, ROOT, SHARED, Model, predict, thinned, worst_difference
+from models import FIXTURES, ROOT, SHARED, Model, predict, worst_difference
 
 import rnnconvert
 from rnnconvert.containers import budget, safe_h5
@@ -62,10 +62,8 @@ def keras():
 # --- .keras, genuine --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path", thinned(OWN + FURTHER, 3), ids=lambda path: "-".join(path.parts[-3:-1])
-)
-@pytest.mark.sampled(2)
+@pytest.mark.parametrize("path", OWN + FURTHER, ids=lambda path: "-".join(path.parts[-3:-1]))
+@pytest.mark.sampled(6)
 def test_a_rebuilt_model_converts_and_loads_in_keras3(path, tmp_path, keras):
     model = model_of(path)
     rebuilt = rebuild_zip(path, tmp_path / "rebuilt.h5")
