@@ -78,7 +78,8 @@ class LevelResult:
     layer in the order of execution whose output differs. `excused` is a skipped level that leaves
     no doubt: it was not asked for, or the model has nothing that it could run. `parts` are the
     layers or outputs that were compared, in the order of the model. A graph has a result for each
-    signature or op: `name` is whose, and `inputs` are the shapes of what was fed.
+    signature or op: `name` is whose, and `inputs` are the shapes of what was fed. `assumptions` are
+    what a level that passed can't tell.
     """
 
     status: str
@@ -96,6 +97,7 @@ class LevelResult:
     parts: tuple[Part, ...] = ()
     name: str = ""
     inputs: Mapping[str, tuple[int, ...]] | None = None
+    assumptions: tuple[Assumption, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if value is not None}
@@ -103,6 +105,7 @@ class LevelResult:
             del found["excused"]
         del found["parts"]
         del found["name"]  # stands in `detail`
+        del found["assumptions"]  # stand in the report's own
         if self.parts:
             found["parts"] = [part.to_dict() for part in self.parts]
         return found
@@ -257,7 +260,8 @@ class OptimizerRecord:
 class Report:
     """All that a run of rnnconvert has to say of one input.
 
-    With `assumptions`, the verdict "equivalent" becomes "equivalent, if forget_bias is 1.0".
+    With `assumptions`, those of the levels among them, the verdict "equivalent" becomes
+    "equivalent, if forget_bias is 1.0".
     """
 
     command: str
@@ -277,6 +281,9 @@ class Report:
     exported: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
+        of_levels = (each for level in self.model_level for each in level.assumptions)
+        unique = tuple(dict.fromkeys((*self.assumptions, *of_levels)))
+        object.__setattr__(self, "assumptions", unique)
         if self.is_equivalent:
             conditions = " and ".join(dict.fromkeys(str(each) for each in self.assumptions))
             verdict = f"{EQUIVALENT}, if {conditions}" if conditions else EQUIVALENT

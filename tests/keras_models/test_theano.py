@@ -38,7 +38,9 @@ def differences(path: Path, case: str) -> list[float]:
 def test_a_model_of_theano(case, tmp_path):
     assert kind_of(FOLDER / case / "model.h5") is Kind.THEANO
     report = rnnconvert.convert(FOLDER / case / "model.h5", tmp_path / "out.h5", device="cpu")
-    assert report.verdict == "equivalent"
+    turned = case == "convolutions"  # with the channels first, which no other library confirms
+    assert report.verdict.endswith(" is as in Keras 2" if turned else "equivalent")
+    assert report.is_equivalent
     assert (report.input.container, report.input.backend) == ("theano-h5", None)
     assert max(differences(tmp_path / "out.h5", case)) < 1e-5
 

@@ -12,7 +12,15 @@ from typing import Any
 
 from rnnconvert.keras_models.config.changes import Changes
 from rnnconvert.keras_models.config.structure import redirect
-from rnnconvert.keras_models.config.tree import Config, Node, layer_name, members, show_path
+from rnnconvert.keras_models.config.tree import (
+    Config,
+    Node,
+    layer_name,
+    members,
+    root,
+    show_path,
+    walk,
+)
 
 _RANKS = {
     "Conv1D": 1, "Conv2D": 2, "Conv3D": 3, "Conv1DTranspose": 1, "Conv2DTranspose": 2,
@@ -62,6 +70,14 @@ def port_channels_first(node: Node, changes: Changes) -> None:
             f"{path}: channels_first as channels_last between two Permute layers, in the file for "
             "Keras 3 only"
         )
+
+
+def has_channels_first(model: Config) -> bool:
+    """Whether a model has such a convolution."""
+    return any(
+        node.class_name in _RANKS and node.config.get("data_format") == "channels_first"
+        for node in walk(root(model))
+    )
 
 
 def _innermost(entry: Config) -> Config:

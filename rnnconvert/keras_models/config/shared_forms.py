@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 from rnnconvert.keras_models.config.changes import Changes
+from rnnconvert.keras_models.config.channels_first import port_channels_first
 from rnnconvert.keras_models.config.layer_forms import port_forms
 from rnnconvert.keras_models.config.merge_masks import port_merge_masks
 from rnnconvert.keras_models.config.tree import Config, parse_version, root, show_path, walk
@@ -32,6 +33,7 @@ def shared_forms(model: Config, keras_version: str | None) -> tuple[str, ...]:
     nodes = list(walk(root(model)))
     found = [show_path(node.path) for node in nodes if node.class_name in _ATTENTIONS]
     for node in nodes:
+        port_channels_first(node, changes)
         port_merge_masks(node, changes)
     for node in walk(root(model)):
         port_forms(node, keras_version, changes)

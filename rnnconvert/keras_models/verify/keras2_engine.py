@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnconvert.errors import ConversionError
+from rnnconvert.keras_models.config.channels_first import has_channels_first
 from rnnconvert.keras_models.config.recurrent import CUDNN_CLASSES
 from rnnconvert.keras_models.config.shared_forms import SOFTMAX_WITH_MASKS, shared_forms
 from rnnconvert.keras_models.config.tree import parse_version, root, walk
@@ -21,6 +22,7 @@ from rnnconvert.keras_models.verify.keras_engine import Outputs, last_line
 from rnnconvert.keras_models.verify.trusted import require_trusted
 from rnnconvert.options import Permissions
 from rnnconvert.publish import scratch_directory, temporary_file
+from rnnconvert.report import Assumption
 from rnnconvert.verification.compare import compare_arrays, largest_of
 from rnnconvert.verification.frameworks import CannotRun, import_tensorflow
 from rnnconvert.verification.inputs import Array
@@ -64,7 +66,7 @@ def check(
 
 def confirm(
     original: Path, batches: list[list[Array]], expected: list[Outputs], permissions: Permissions
-) -> str:
+) -> str | Assumption:
     """Run an original of Keras 2 by Keras 2's own classes, where our translation is on both sides.
 
     Args:
@@ -74,7 +76,8 @@ def confirm(
         permissions: which code of the file may run.
 
     Returns:
-        What was found, or why nothing was, for the report; "" where nothing is to be confirmed.
+        What was found, for the report, "" where nothing is to be confirmed; or what is assumed
+        since tf_keras could not run the file here.
 
     Raises:
         Differs: tf_keras gives something else.
@@ -86,22 +89,30 @@ def confirm(
         return ""
     classes = {node.class_name for node in walk(root(model_config))}
     if "Softmax" in classes and version is not None and version < SOFTMAX_WITH_MASKS:
-        return "not proved: a Softmax of Keras before 2.5, which tf_keras computes otherwise"
-    named = ", ".join(alike)
+        return _assumed(alike, "tf_keras computes a Softmax of Keras before 2.5 otherwise")
+    if has_channels_first(model_config):
+        return _assumed(alike, "not every CPU has convolutions with the channels first")
     try:
-        library = _import_tf_keras(f"the form of {named} is written alike into both models")
+        library = _import_tf_keras("tf_keras would confirm it")
         with _without_cudnn(original) as path:
             require_trusted(path, permissions)
             model, found = _load_and_run(library, path, batches, permissions, compiled=False)
     except (CannotRun, ConversionError) as error:
-        return f"not proved: {error}"
+        return _assumed(alike, str(error))
     except Exception as error:
-        return (
-            f"not proved: the form of {named} is written alike into both models, and tf_keras "
-            f"does not run the original: {last_line(error)}"
-        )
+        return _assumed(alike, f"tf_keras does not run the original: {last_line(error)}")
     worst = _worst(library, model, expected, found)
+    named = ", ".join(alike)
     return f"tf_keras {library.__version__} runs {named} as it is and is off by {worst:.2g}"
+
+
+def _assumed(alike: tuple[str, ...], why: str) -> Assumption:
+    """What follows from a form that no other library confirmed."""
+    return Assumption(
+        f"the form of {', '.join(alike)}",
+        "as in Keras 2",
+        f"it is written alike into both models, and was not confirmed: {why}",
+    )
 
 
 @contextmanager

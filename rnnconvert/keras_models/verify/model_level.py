@@ -37,7 +37,7 @@ from rnnconvert.keras_models.verify.keras_engine import (
     quiet,
 )
 from rnnconvert.options import Inputs, Permissions
-from rnnconvert.report import LevelResult
+from rnnconvert.report import Assumption, LevelResult
 from rnnconvert.verification.devices import find_gpu, tf32_off
 from rnnconvert.verification.frameworks import CannotRun, NothingToRun, import_keras
 from rnnconvert.verification.inputs import Array, ModelInput, make, slots_of
@@ -199,6 +199,8 @@ class _Check:
         except Differs as error:
             return replace(passed, status="failed", max_abs=None,
                            detail=f"the original in Keras 2: {error}")  # fmt: skip
+        if isinstance(told, Assumption):
+            return replace(passed, assumptions=(told,))
         return replace(passed, detail=f"{passed.detail}; {told}") if told else passed
 
     def _use(self, original: _Original, second: ModelRunner, passed: LevelResult) -> LevelResult:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rnnconvert
-from rnnconvert.errors import DifferenceError
+from rnnconvert.errors import DifferenceError, NotConvertibleError
 from rnnconvert.keras_models.config import layer_forms, merge_masks
 from rnnconvert.keras_models.config.shared_forms import shared_forms
 from rnnconvert.keras_models.config.tensorflow_calls.writer import Writer
@@ -178,21 +178,47 @@ def test_without_it_they_are_not(spoil, source, tmp_path, monkeypatch):
 # --- where it can't be run ------------------------------------------------------------------
 
 
-def test_without_tf_keras_the_report_says_what_is_not_proved(tmp_path, monkeypatch):
+def assumed(report):
+    """The verdict's condition, and why; the whole of it is in the JSON too."""
+    (assumption,) = report.assumptions
+    assert report.verdict == f"equivalent, if {assumption}"
+    assert report.proved == "model"
+    assert report.to_dict()["assumptions"] == [assumption.to_dict()]
+    assert "assumptions" not in report.to_dict()["verification"]["model"][0]
+    return assumption
+
+
+def test_without_tf_keras_the_verdict_has_a_condition(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    said = detail(rnnconvert.convert(ATTENTION, tmp_path / "out.h5", device="cpu"))
-    assert "not proved: the form of attention, " in said
-    assert "tf_keras is not installed" in said
+    assumption = assumed(rnnconvert.convert(ATTENTION, tmp_path / "out.h5", device="cpu"))
+    assert str(assumption).startswith("the form of attention, ")
+    assert str(assumption).endswith(" is as in Keras 2")
+    assert "tf_keras is not installed (pip install tf_keras)" in assumption.why
 
 
-def test_what_tf_keras_does_not_run_is_not_called_different(tmp_path, monkeypatch):
+def test_what_tf_keras_does_not_run_is_a_condition(tmp_path, monkeypatch):
     def fails(*arguments, **named):
         raise ValueError("no such layer")
 
     monkeypatch.setattr(keras2_engine, "_load_and_run", fails)
-    said = detail(rnnconvert.convert(MERGED, tmp_path / "out.h5", device="cpu"))
-    assert "not proved: the form of concatenate " in said
-    assert "no such layer" in said
+    assumption = assumed(rnnconvert.convert(MERGED, tmp_path / "out.h5", device="cpu"))
+    assert str(assumption).startswith("the form of concatenate ")
+    assert "no such layer" in assumption.why
+
+
+def test_strict_does_not_let_it_pass(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    with pytest.raises(
+        NotConvertibleError, match="--strict: the form of attention, "
+    ):
+        rnnconvert.convert(ATTENTION, tmp_path / "out.h5", device="cpu", strict=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_verify_has_the_condition_too(tmp_path, monkeypatch):
+    rnnconvert.convert(ATTENTION, tmp_path / "out.h5", verify="weights")
+    monkeypatch.setitem(sys.modules, "tf_keras", None)
+    assumed(rnnconvert.verify(ATTENTION, tmp_path / "out.h5", device="cpu"))
 
 
 def test_only_what_is_alike_is_run():
