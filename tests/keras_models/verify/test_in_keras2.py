@@ -208,9 +208,7 @@ def test_what_tf_keras_does_not_run_is_a_condition(tmp_path, monkeypatch):
 
 def test_strict_does_not_let_it_pass(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf_keras", None)
-    with pytest.raises(
-        NotConvertibleError, match="--strict: the form of attention, "
-    ):
+    with pytest.raises(NotConvertibleError, match="--strict: the form of attention, "):
         rnnconvert.convert(ATTENTION, tmp_path / "out.h5", device="cpu", strict=True)
     assert not list(tmp_path.iterdir())
 
