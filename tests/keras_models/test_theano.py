@@ -33,7 +33,8 @@ def differences(path: Path, case: str) -> list[float]:
     return [float(np.abs(a - keras.ops.convert_to_numpy(b)).max()) for a, b in pairs]
 
 
-ENDINGS = {"convolutions": "conv_lst_m2d_1 is as in Keras 2"}  # with the channels first
+CHANNELS_FIRST = ("convolutions", "pictures")
+ENDINGS = dict.fromkeys(CHANNELS_FIRST, " is as in Keras 2")
 """Of the verdict, where there is a condition."""
 
 
