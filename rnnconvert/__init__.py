@@ -18,7 +18,7 @@ os.environ["HDF5_PLUGIN_PRELOAD"] = "::"
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rnnconvert.errors import (
     ConversionError,
@@ -192,9 +192,14 @@ def export(
     )
 
 
-def __getattr__(name: str) -> str:
-    if name == "__version__":  # reading the metadata takes a while; few need it
+def __getattr__(name: str) -> Any:
+    """What takes a while to load, and few need."""
+    if name == "__version__":
         import importlib.metadata
 
         return importlib.metadata.version("rnnconvert")
+    if name in ("keras", "layouts"):
+        import importlib
+
+        return importlib.import_module(f"rnnconvert.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

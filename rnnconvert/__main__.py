@@ -10,7 +10,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 def start() -> None:
     """The command line, in a process that may crash without an exit code of its own."""
     try:
-        from rnnconvert.cli.supervise import supervised
+        from rnnconvert.cli.supervise import open_closed_streams, supervised
+
+        open_closed_streams()
     except KeyboardInterrupt:
         interrupted()
     supervised(program)

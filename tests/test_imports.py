@@ -51,6 +51,11 @@ def test_the_package():
     assert not imported_by("import rnnconvert\n") & FRAMEWORKS
 
 
+def test_the_public_modules_need_no_import_of_their_own():
+    imported_by("import rnnconvert\nrnnconvert.layouts.convert\n")
+    imported_by("import rnnconvert\nassert not hasattr(rnnconvert, 'colour')\n")
+
+
 def test_the_layouts_need_numpy_only():
     found = imported_by("from rnnconvert import layouts\n")
     assert "numpy" in found

@@ -7,11 +7,13 @@ before anything large is imported, so that it costs little.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import mmap
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -56,7 +58,22 @@ def supervised(program: Callable[[], None]) -> None:
     if heard:  # before there was one to tell
         _end(child)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    sys.exit(status if status >= 0 else _told(-status, interrupted=bool(heard)))
+    leave(status if status >= 0 else _told(-status, interrupted=bool(heard)))
+
+
+def open_closed_streams() -> None:
+    """Put the null device where there is no standard stream: a service, or `>&-` in a shell.
+
+    Otherwise the next file that is opened takes its number, and what a library prints goes into it.
+    """
+    if sys.stdin and sys.stdout and sys.stderr:
+        return
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdin = sys.stdin or os.fdopen(0, closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def working_on(path: object) -> None:
@@ -135,8 +152,29 @@ def _be_the_child(program: Callable[[], None], parent: int) -> NoReturn:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     die_with(parent, signal.SIGKILL)
     deadline.allow()
-    program()
-    sys.exit(0)
+    try:
+        program()
+    except SystemExit as error:
+        if not isinstance(error.code, int | None):
+            raise
+        leave(error.code or 0)
+    leave(0)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process as Python's own forked processes end: all is closed, nothing is taken apart.
+
+    To free each module and object before the system does takes as long as a tenth of a start.
+    """
+    threading._shutdown()  # type: ignore[attr-defined] # waits for threads
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):  # Python itself tells of it, on its own way out
+        sys.exit(code)
+    os._exit(code)
 
 
 def die_with(parent: int, number: int) -> None:

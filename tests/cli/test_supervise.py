@@ -219,3 +219,24 @@ def test_the_walk_meets_all_that_is_parsed(tmp_path):
     with safe_h5.open_h5(path) as file:
         h5_walk.walk_file(file, lambda owner, name: met.append((owner.name, name)))
     assert sorted(met) == [("/a/b", "text"), ("/a/b/chunked", "numbers"), ("/type", "unit")]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_the_null_device(tmp_path, closed):
+    make_model_h5(tmp_path / "m.h5")
+    line = f'"$0" -m rnnconvert cudnn-to-keras m.h5 --verify weights {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], cwd=tmp_path, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert rnnconvert.verify(tmp_path / "m.h5", tmp_path / "m.portable.h5", verify="weights")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_line_that_can_not_be_written_is_an_error(tmp_path):
+    make_model_h5(tmp_path / "m.h5")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rnnconvert", "inspect", "m.h5"],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    assert done.returncode == 5
+    assert done.stderr.startswith("error: can't be written: no space left on the device")
