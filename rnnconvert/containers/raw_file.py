@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,8 @@ from rnnconvert.errors import UnreadableInputError
 Array = np.ndarray[Any, Any]
 _PIECE = 2**20
 """Bytes that are read at once, where the order matters."""
+Span = tuple[int, int, int]
+"""Where bytes lie: offset in the file, start in the memory, length."""
 _WRITE_NOW = 2
 """SYNC_FILE_RANGE_WRITE of Linux: begin to write these pages, and wait for nothing."""
 
@@ -68,6 +70,26 @@ class RawFile:
         while view:
             put = self._write(view, offset)
             view, offset = view[put:], offset + put
+
+    def read_spans(self, view: memoryview, spans: Iterable[Span]) -> None:
+        """Fill parts of `view`, with as little as can be around each call; raises as `read`."""
+        call, number = getattr(os, "preadv", None), self.fileno()
+        for offset, start, length in spans:
+            part = view[start : start + length]
+            try:
+                got = call(number, [part], offset) if call is not None else 0
+            except OSError:
+                got = 0
+            if got != length:  # not all at once, or an error, which it tells of
+                self.read(part, offset)
+
+    def write_spans(self, view: memoryview, spans: Iterable[Span]) -> None:
+        """Write parts of `view`, as `read_spans` reads them; raises OSError."""
+        call, number = getattr(os, "pwrite", None), self.fileno()
+        for offset, start, length in spans:
+            part = view[start : start + length]
+            if call is None or call(number, part, offset) != length:
+                self.write(part, offset)
 
     def _read(self, view: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from rnnconvert.containers.raw_file import RawFile, copy_range, raw_bytes_of
+from rnnconvert.containers.raw_file import RawFile, Span, copy_range, raw_bytes_of
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -72,12 +72,12 @@ class Tile:
     rows: int
     columns: int
 
-    def source_spans(self) -> Iterator[tuple[int, int, int]]:
+    def source_spans(self) -> Iterator[Span]:
         width = self.move.shape[1]
         return _spans(self.move.source, self.move.itemsize, width,
                       (self.row, self.rows), (self.column, self.columns))  # fmt: skip
 
-    def target_spans(self) -> Iterator[tuple[int, int, int]]:
+    def target_spans(self) -> Iterator[Span]:
         width = self.move.shape[0]
         return _spans(self.move.target, self.move.itemsize, width,
                       (self.column, self.columns), (self.row, self.rows))  # fmt: skip
@@ -85,8 +85,8 @@ class Tile:
 
 def _spans(
     block: MatrixBlock, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
-) -> Iterator[tuple[int, int, int]]:
-    """Where a part of a matrix lies: offset in the file, start in the tile, length, all in bytes.
+) -> Iterator[Span]:
+    """Where a part of a matrix lies, in bytes.
 
     Args:
         block: whose numbers are the matrix, row by row.
@@ -102,9 +102,7 @@ def _spans(
         yield from _runs(block, size, first, length, index * length * size)
 
 
-def _runs(
-    block: MatrixBlock, size: int, first: int, count: int, at: int
-) -> Iterator[tuple[int, int, int]]:
+def _runs(block: MatrixBlock, size: int, first: int, count: int, at: int) -> Iterator[Span]:
     """The spans of `count` numbers of a block from its number `first` on."""
     if block.columns == block.stride:
         yield block.offset + first * size, at, count * size
@@ -175,18 +173,6 @@ class _Buffers(threading.local):
         return part.view(f"u{itemsize}").reshape(shape)
 
 
-def _read(file: RawFile, spans: Iterable[tuple[int, int, int]], into: Array) -> None:
-    view = raw_bytes_of(into)
-    for offset, start, length in spans:
-        file.read(view[start : start + length], offset)
-
-
-def _write(file: RawFile, spans: Iterable[tuple[int, int, int]], values: Array) -> None:
-    view = raw_bytes_of(values)
-    for offset, start, length in spans:
-        file.write(view[start : start + length], offset)
-
-
 def _work(
     band: list[Tile], source: RawFile, target: RawFile, buffers: _Buffers, write: bool, check: bool
 ) -> MovedTensor:
@@ -196,12 +182,12 @@ def _work(
         shape, size = (tile.rows, tile.columns), tile.move.itemsize
         here = buffers.matrix(0, shape, size)
         there = buffers.matrix(1, shape[::-1], size)
-        _read(source, tile.source_spans(), here)
+        source.read_spans(raw_bytes_of(here), tile.source_spans())
         if write:
             transpose(here, there)
-            _write(target, tile.target_spans(), there)
+            target.write_spans(raw_bytes_of(there), tile.target_spans())
         if check:
-            _read(target, tile.target_spans(), there)
+            target.read_spans(raw_bytes_of(there), tile.target_spans())
             back = buffers.matrix(2, shape, size)
             transpose(there, back)
             found.add(
