@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import Result
@@ -74,3 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[name] % mark.args[0]:
             item.add_marker(pytest.mark.corpus)
         seen[name] += 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`-n 2` deals out whole files: tests of one file share frameworks and converted models."""
+    if config.option.dist != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log)

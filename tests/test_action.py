@@ -136,6 +136,7 @@ def test_names_of_files_are_names_and_nothing_else(places):
 @pytest.mark.parametrize(
     "text", ["$(touch made)", "`touch made`", "x; touch made", "'\"", "keras4"]
 )
+@pytest.mark.sampled(3)
 def test_what_the_caller_gives_is_never_run(places, text):
     runner, workspace = places
     make_model_h5(workspace / "m.h5")

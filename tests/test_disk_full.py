@@ -40,6 +40,7 @@ GROWING = (
 
 
 @pytest.mark.parametrize("name", GROWING)
+@pytest.mark.sampled(2)
 def test_every_size_at_which_a_file_can_not_grow(tmp_path, monkeypatch, name):
     job, folder = JOBS[name], tmp_path / "work"
     monkeypatch.setattr(tempfile, "tempdir", str(folder / "scratch"))

@@ -115,6 +115,7 @@ def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old, fast):
     "name",
     [pytest.param(each, marks=[] if each == "h5" else [pytest.mark.corpus]) for each in JOBS],
 )
+@pytest.mark.sampled(2)
 def test_a_kill_at_the_nth_operation(tmp_path, name, old):
     """In a process of its own, which forks: the target is the old or the new, the input untouched.
 

@@ -81,6 +81,7 @@ def test_inspect(tmp_path):
 
 
 @pytest.mark.parametrize("level", ["none", "weights", "layers"])
+@pytest.mark.sampled(2)
 def test_a_conversion(tmp_path, level):
     model = make_model_h5(tmp_path / "m.h5")
     found = imported_by(command("cudnn-to-keras", model, "--verify", level))

@@ -115,7 +115,7 @@ def prepare(directory: Path) -> dict[str, bytes]:
     ("scenario", "fault"),
     [*itertools.product(SCENARIOS, FAULTS), ("new output", "disk broken")],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 def test_whatever_fails_the_output_is_old_or_complete(cli, tmp_path, monkeypatch, scenario, fault):
     error, after = (FAULTS | OTHER_FAULTS)[fault]
     directory, scratch = tmp_path / "work", tmp_path / "scratch"
@@ -178,6 +178,7 @@ main()
 
 
 @pytest.mark.parametrize("share", [0.3, 0.75, 0.995])
+@pytest.mark.sampled(2)
 def test_a_write_that_really_fails(tmp_path, share):
     """The system refuses to let the file grow: HDF5 tells so only when it closes the file."""
     pytest.importorskip("resource")

@@ -104,6 +104,7 @@ def faults(error: BaseException, *, after: bool) -> Iterator[list[str]]:
     list(itertools.product([OSError(errno.EIO, "broken"), KeyboardInterrupt()], [False, True])),
     ids=repr,
 )
+@pytest.mark.sampled(2)
 def test_whatever_fails_it_is_the_old_or_the_new(tmp_path, way, there, error, after):
     work, place, old, new = WAYS[way]
     for number, _ in enumerate(faults(error, after=after)):
@@ -156,6 +157,7 @@ tests.WAYS[sys.argv[1]][0](Path(sys.argv[2]))
         pytest.param("files", "aside", "before", marks=pytest.mark.corpus),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_kill_at_any_moment_loses_nothing(tmp_path, way, how, when):
     """What was there is there, or the new; else both, the old under a name with the prefix."""
     _, place, old, new = WAYS[way]

@@ -28,6 +28,7 @@ def data_of(case: Path) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case.parts[-2:]))
+@pytest.mark.sampled(5)
 def test_keras_predicts_what_tensorflow_1_did(case, tmp_path):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
     x, y = data_of(case)

@@ -46,7 +46,7 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SINGLE, ids=name_of)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 def test_a_keras_model_predicts_what_the_fixture_says(case, tmp_path):
     """Written without Keras; outputs by torch from the buffer, or by TF1 itself for its cells."""
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
@@ -87,6 +87,7 @@ def test_several_stacks_become_a_directory_of_models(tmp_path):
 
 
 @pytest.mark.parametrize("case", GOOD, ids=name_of)
+@pytest.mark.sampled(2)
 def test_npz(case, tmp_path):
     report = rnnconvert.convert(case, tmp_path / "out.npz", verify="layers")
     assert report.is_equivalent
@@ -98,6 +99,7 @@ def test_npz(case, tmp_path):
 
 @pytest.mark.parametrize("names", ["tf1", "keras"])
 @pytest.mark.parametrize("case", GOOD, ids=name_of)
+@pytest.mark.sampled(5)
 def test_checkpoint(case, tmp_path, names):
     before = snapshot(case)
     report = rnnconvert.convert(case, tmp_path / "out.ckpt", names=names, verify="layers")

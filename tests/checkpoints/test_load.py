@@ -119,6 +119,7 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 1e-5) -> b
 
 
 @pytest.mark.parametrize("case", CUDNN, ids=case_name)
+@pytest.mark.sampled(2)
 def test_cudnn_layers_compute_what_they_did(case):
     checkpoint, stacks = load(case, OPTIONS.get(case.name))
     datas = [dict(np.load(path)) for path in sorted(case.glob("data*.npz"))]

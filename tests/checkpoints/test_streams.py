@@ -83,6 +83,7 @@ def contents(path: Path) -> Any:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.sampled(2)
 def test_streamed_files_are_those_made_in_memory(tmp_path, monkeypatch, name, target):
     shape, (output, asked) = SHAPES[name], TARGETS[target]
     source = make(tmp_path / "in", shape)
@@ -99,6 +100,7 @@ def test_streamed_files_are_those_made_in_memory(tmp_path, monkeypatch, name, ta
 
 @pytest.mark.parametrize("target", ["tf1 names", "keras names"])
 @pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.sampled(2)
 def test_streamed_slots_are_those_made_in_memory(tmp_path, monkeypatch, name, target):
     shape, (output, asked) = SHAPES[name], TARGETS[target]
     source = make(tmp_path / "in", shape, slots="float32")

@@ -382,6 +382,7 @@ def test_configs_that_are_no_json_object(cli, tmp_path, command, text):
     [{}, {"loss": 5}, {"loss": {"class_name": 3}}, {"loss": "mse"}, {"optimizer_config": {}}],
     ids=str,
 )
+@pytest.mark.sampled(2)
 def test_malformed_training_configs_are_left_out(cli, tmp_path, training):
     model = make_model_h5(tmp_path / "m.h5")
     with h5py.File(model, "r+") as file:
@@ -467,6 +468,7 @@ def poison(model: Path, name: str, place: object, value: float) -> None:
     ("value", "place"), [(np.nan, 0), (np.nan, ...), (-np.inf, 0)], ids=["one", "all", "infinite"]
 )
 @pytest.mark.parametrize("name", [LSTM_KERNEL, LSTM_BIAS, GRU_BIAS])
+@pytest.mark.sampled(3)
 def test_weights_that_are_no_numbers_are_a_warning(cli, tmp_path, name, place, value):
     model = make_model_h5(tmp_path / "m.h5")
     poison(model, name, place, value)
@@ -555,6 +557,7 @@ def test_the_disk_is_full(cli, tmp_path, monkeypatch, step):
 @pytest.mark.parametrize(
     ("command", "debug"), [("cudnn-to-keras", True), ("inspect", True), ("inspect", False)]
 )
+@pytest.mark.sampled(2)
 def test_debug_shows_a_traceback_and_keeps_the_exit_code(tmp_path, command, debug):
     arguments = [command, "missing.h5", *(["--debug"] if debug else [])]
     done = subprocess.run(

@@ -227,6 +227,7 @@ def portable(directory: Path, name: str = "p.h5", **keywords: Any) -> Path:
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("options", [[], ["-o", "again.h5"], ["--force"], ["--in-place"]], ids=str)
+@pytest.mark.sampled(3)
 def test_a_converted_file_needs_nothing(cli, tmp_path, whole, options):
     portable(tmp_path, whole=whole, keras_version="2.4.0")
     before = snapshot(tmp_path)
@@ -666,6 +667,7 @@ def require_harmless(results: list[Result], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+@pytest.mark.sampled(3)
 def test_names_in_the_file_are_printed_escaped(cli, tmp_path, name):
     odd = {"class_name": name, "config": {"name": "odd"}}
     model = make_model_h5(tmp_path / "m.h5", names=["cu_lstm", name], extra_layers=[odd])
@@ -683,6 +685,7 @@ def test_names_in_the_file_are_printed_escaped(cli, tmp_path, name):
 
 
 @pytest.mark.parametrize("version", ["2.2.4\x1b[31m", "2.2.4[bold]x", "[/]", "2.2.4\nerror: lines"])
+@pytest.mark.sampled(2)
 def test_the_version_in_the_file_is_printed_escaped(cli, tmp_path, version):
     make_model_h5(tmp_path / "m.h5", keras_version=version)
     require_harmless(run_everything(cli), version)
@@ -697,6 +700,7 @@ def test_groups_of_a_foreign_file_are_printed_escaped(cli, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m[bold].h5", "[/].h5", "m\x1b[31m.h5", "ü.h5", "two\nlines.h5"])
+@pytest.mark.sampled(3)
 def test_file_names_are_printed_escaped(cli, tmp_path, name):
     path = tmp_path / name.replace("/", "_")
     make_model_h5(path)

@@ -206,7 +206,7 @@ def convert_six(directory: Path, scheduler: str) -> subprocess.Popen[str]:
     (directory / "r.json").touch()
     command = [
         sys.executable, "-m", "rnnconvert", "cudnn-to-keras", "models", "-o", "out", "--verify",
-        "layers", "--timesteps", "3000", "--engine", "dask", "--scheduler", scheduler,
+        "layers", "--timesteps", "1500", "--engine", "dask", "--scheduler", scheduler,
         "--report", "r.json",
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}

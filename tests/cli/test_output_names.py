@@ -16,6 +16,7 @@ from helpers import make_model_h5
         ("w.weights.h5", "w.weights.portable.h5"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_default_names(cli, tmp_path, source, output):
     make_model_h5(tmp_path / source, whole="weights" not in source)
     result = cli("cudnn-to-keras", source)

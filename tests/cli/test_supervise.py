@@ -75,7 +75,7 @@ def run(folder: Path, fault: str, *arguments: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     "command", [["inspect"], ["cudnn-to-keras", "--verify", "weights"], ["verify", "bad.h5"]]
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_crash_is_one_line_and_exit_code_3(tmp_path, name, command):
     make_model_h5(tmp_path / "bad.h5")
     code, out, err = run(tmp_path, CRASH.format(signal=name), *command, "bad.h5")
@@ -222,6 +222,7 @@ def test_the_walk_meets_all_that_is_parsed(tmp_path):
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.sampled(2)
 def test_a_closed_stream_is_as_the_null_device(tmp_path, closed):
     make_model_h5(tmp_path / "m.h5")
     line = f'"$0" -m rnnconvert cudnn-to-keras m.h5 --verify weights {closed}'

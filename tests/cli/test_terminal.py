@@ -105,6 +105,7 @@ def inspected(tmp_path_factory):
 @terminals
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.sampled(2)
 def test_inspect_in_a_terminal_shows_every_layer(inspected, width):
     screen = inspected[width]
     assert screen.code == 0
@@ -172,7 +173,7 @@ def test_a_bar_with_bytes_layers_and_time_left(tmp_path, width):
 @terminals
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["-q", "--json"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_no_bar_with_quiet_or_json(tmp_path, option):
     screen = in_slow_motion(
         tmp_path, "0.7", "cudnn-to-keras", "m.h5", "--verify", "weights", option

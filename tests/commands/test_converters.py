@@ -82,6 +82,7 @@ def test_keras_to_tflite(name, tmp_path):
     np.testing.assert_allclose(found, y, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.corpus
 def test_lowered_graph_to_tflite(tmp_path):
     path, inputs, outputs = lowered(tmp_path)
     content = tf.lite.TFLiteConverter.from_saved_model(str(path)).convert()

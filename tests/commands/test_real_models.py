@@ -47,6 +47,7 @@ def test_all_of_them_are_here():
 
 
 @pytest.mark.parametrize("path", swept(CONVERTED, QUICK), ids=lambda path: path.name)
+@pytest.mark.sampled(5)
 def test_converts(path, tmp_path):
     before = path.read_bytes()
     report = rnnconvert.convert(path, tmp_path / "out.h5")

@@ -46,6 +46,7 @@ def test_cudnn_against_portable_both_ways_round(pair):
 @pytest.mark.parametrize(
     "case", ["seq_lstm", "seq_gru", "plain_lstm", "plain_gru_before", "siamese"]
 )
+@pytest.mark.sampled(3)
 def test_a_file_against_its_conversion(tmp_path, case):
     """Plain layers with hard_sigmoid included, whose gates are rescaled."""
     source = K224 / case / "model.h5"
@@ -95,6 +96,7 @@ def test_whole_model_against_weights_only(pair):
 
 
 @pytest.mark.parametrize("verify", ["weights", "layers", "model"])
+@pytest.mark.sampled(2)
 def test_one_bit_in_a_dense_layer(pair, tmp_path, verify):
     source, converted, _ = pair
     wrong = tmp_path / "wrong.h5"

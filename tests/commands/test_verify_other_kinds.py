@@ -30,6 +30,7 @@ def statuses(report) -> list[str]:
 
 @pytest.mark.parametrize("case", STACKS, ids=lambda path: path.name)
 @pytest.mark.parametrize("to", ["checkpoint", "h5", "keras"])
+@pytest.mark.sampled(2)
 def test_a_checkpoint_against_what_was_made_of_it(case, to, tmp_path):
     if to == "keras":
         pytest.importorskip("keras.ops", reason="Keras 3 is not installed")
@@ -133,6 +134,7 @@ def test_a_keras_savedmodel_against_the_keras_file_made_of_it(tmp_path):
     assert statuses(rnnconvert.verify(source, tmp_path / "out.h5")) == ["passed"] * 3
 
 
+@pytest.mark.corpus
 def test_the_command_checks_the_hashes_of_a_savedmodel(cli, lowered, tmp_path):
     done = cli("cudnn-to-keras", lowered[0], "-o", "out", "--report", "r.json")
     assert done.code == 0

@@ -27,6 +27,7 @@ def _model(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("path", ATTACKS, ids=lambda path: path.name)
+@pytest.mark.sampled(3)
 def test_it_does_no_harm_any_more(path: Path, tmp_path: Path) -> None:
     model, output = str(_model(path)), str(tmp_path / "out.h5")
     for arguments in (

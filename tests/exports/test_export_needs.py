@@ -42,7 +42,7 @@ def fixture(name: str) -> Path:
     ],
     ids=lambda value: None if isinstance(value, Path) else str(value)[:40],
 )  # fmt: skip
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_the_command_gets_past_to_onnx(said, source, operator, tmp_path):
     report = rnnconvert.export(source, tmp_path / "model.onnx")
     assert report.is_equivalent
@@ -74,6 +74,7 @@ def test_the_command_gets_past_to_tflite(said, source, options, own_operators, t
     assert not [name for name in written.operators if name.startswith(("Flex", "Cudnn"))]
 
 
+@pytest.mark.corpus
 def test_a_graph_trained_on_a_gpu_goes_to_tflite(tmp_path):
     """TensorFlow's own converter refuses it."""
     import tensorflow as tf

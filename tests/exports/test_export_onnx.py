@@ -45,7 +45,7 @@ QUICK = [model for model in CASES if model.path.parent.name in NATIVE]
 
 
 @pytest.mark.parametrize("model", swept(CASES, QUICK), ids=lambda model: model.name)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_what_the_old_library_predicted(model: Model, tmp_path):
     path = tmp_path / "model.onnx"
     report = rnnconvert.export(model.path, path)
@@ -95,6 +95,7 @@ def test_states_of_a_stateful_model_are_inputs_and_outputs(tmp_path):
         ("tf23/ops_v1", {"GRU": 2}),
     ],
 )
+@pytest.mark.sampled(4)
 def test_graphs_by_torch(place, native, tmp_path):
     """cuDNN ops of graphs become operators; torch computed what is expected of them."""
     folder = GRAPHS / place
@@ -150,7 +151,7 @@ ACTIVATIONS = ("linear", "tanh", "sigmoid", "relu", "hard_sigmoid", "elu", "leak
                                         go_backwards=True), id="stacked-backwards"),
     ],
 )  # fmt: skip
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 def test_every_kind_of_layer(layer, tmp_path):
     """The layer in onnxruntime, and as Keras itself runs it."""
     model = sequential(layer(), shape=(6, 5))
@@ -177,6 +178,7 @@ FEW = [("LSTM", True, True), ("GRU", False, False), ("backwards", True, False),
 
 
 @pytest.mark.parametrize("case", swept(MASKS, FEW), ids=str)
+@pytest.mark.sampled(2)
 def test_every_mask(case, tmp_path):
     """Padding on the right, on the left, holes, and a sequence of nothing but padding."""
     kind, sequences, zeros = case
@@ -267,6 +269,7 @@ def test_a_checkpoint_and_weights_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", "model.ckpt", "model.ckpt.index"])
+@pytest.mark.sampled(2)
 def test_a_checkpoint_by_its_directory_prefix_or_index(name, tmp_path):
     folder = ROOT / "fixtures/checkpoints/tf115/cudnn_lstm"
     report = rnnconvert.export(folder / name, tmp_path / "model.onnx")

@@ -83,7 +83,7 @@ MUTANTS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_wrong_operator_is_found_out(mutant, source, tmp_path, monkeypatch):
     monkeypatch.setattr(operators.Recurrent, *MUTANTS[mutant])
     with pytest.raises(DifferenceError, match="nothing was written") as caught:

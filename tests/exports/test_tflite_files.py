@@ -130,6 +130,7 @@ def test_sizes_of_blocks():
         assert size + length % size < 2 * length**0.5
 
 
+@pytest.mark.corpus
 def test_int8_weights_in_a_loop(tmp_path):
     model = filled(of_sequences(layers.LSTM(40), steps=300, features=20))
     done, run = written(tflite, model, tmp_path / "model.tflite", quantize="dynamic")
@@ -171,6 +172,7 @@ def own(tmp_path_factory):
     return (model, path, *written(tflite, model, path, batch=1))
 
 
+@pytest.mark.corpus
 def test_own_lstm_operator(own):
     """With a fixed batch size, and for any number of steps; a call leaves nothing behind."""
     model, _, done, run = own
@@ -205,6 +207,7 @@ def test_a_state_that_is_left_behind_is_noticed(tmp_path, monkeypatch):
 # --- the traps ------------------------------------------------------------------------------
 
 
+@pytest.mark.corpus
 def test_past_the_traps(tmp_path):
     """Where TensorFlow's converter alone fails, or writes what gives NaN, the command does not."""
     model = filled(of_sequences(layers.LSTM(4), layers.Dense(3)))
@@ -279,7 +282,7 @@ def test_no_operator_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["contrib_gru_bi2/model", "frozen_contrib_gru2/frozen.pb"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_graphs(name, tmp_path):
     """Of a TensorFlow 1 library: lowered, unrolled, and right by what that library's twin gave."""
     path, output = GRAPHS / name, tmp_path / "model.tflite"
@@ -379,6 +382,7 @@ def test_whole_command(saved, tmp_path):
     assert told["recurrent_layers"]["native"] == 0
 
 
+@pytest.mark.corpus
 def test_one_step(saved, tmp_path):
     report = rnnconvert.export(saved, tmp_path / "step.tflite", stateful_step=True)
     [level] = report.model_level

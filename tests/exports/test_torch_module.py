@@ -67,7 +67,7 @@ NATIVE = {"lstm": 1, "lstm_no_bias": 1, "gru": 1, "gru_no_bias": 1, "rnn": 1, "r
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 def test_recurrent_layers(name, tmp_path):
     """Masked and not, forwards and backwards, with states in and out, in one model."""
     make = RECURRENT[name]
@@ -91,7 +91,7 @@ def test_recurrent_layers(name, tmp_path):
 
 @pytest.mark.parametrize("merge", ["concat", "sum", "ave", "mul", None])
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "gru_before"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_bidirectional(name, merge, tmp_path):
     make = RECURRENT[name]
     x, masked = keras.Input((None, FEATURES)), keras.Input((STEPS, FEATURES))
@@ -439,7 +439,7 @@ def test_whole_command(saved, tmp_path):
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_mutants_are_caught(mutant, saved, tmp_path, monkeypatch):
     from rnnconvert.exports.torch_module import writing
 

@@ -45,6 +45,7 @@ def keras_device(request) -> str:
 
 
 @each_model
+@pytest.mark.sampled(2)
 def test_a_conversion(keras_device, within, tmp_path, name):
     report = rnnconvert.convert(MODELS[name].path, tmp_path / "out.h5", device=keras_device)
     result = report.model_level[-1]

@@ -234,7 +234,7 @@ def one_of_each(both_cells) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize(("dtype", "margin"), [("float32", 100), ("float16", 1)])
 @pytest.mark.parametrize(("mutant", "cell"), MUTANTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_a_wrong_conversion_is_caught(device, both_cells, tmp_path, mutant, cell, dtype, margin):
     source, right = both_cells(dtype)
     wrong = tmp_path / "wrong.h5"

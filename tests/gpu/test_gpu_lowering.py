@@ -47,6 +47,7 @@ def original_on(request) -> str:
 
 
 @pytest.mark.parametrize(("original_on", "name"), RUNS, indirect=["original_on"])
+@pytest.mark.sampled(3)
 def test_a_genuine_model(original_on, within, tmp_path, name):
     results = verified(FIXTURES / name, tmp_path, original_on)
     assert results
@@ -60,7 +61,7 @@ def test_a_genuine_model(original_on, within, tmp_path, name):
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one way", "both ways"])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 def test_an_op_with_lengths(original_on, within, tmp_path, dtype, mode, bidirectional):
     graph = tmp_path / "frozen.pb"
     graph.write_bytes(one_op(mode, dtype, bidirectional).SerializeToString())
@@ -80,6 +81,7 @@ MUTANTS = {
 
 @each_device
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.sampled(2)
 def test_a_wrong_lowering_is_caught(original_on, monkeypatch, tmp_path, name):
     mode, *patch = MUTANTS[name]
     (tmp_path / "frozen.pb").write_bytes(one_op(mode, "float32", True).SerializeToString())

@@ -57,6 +57,7 @@ def tolerance(shape: OpaqueShape, dtype: str, expected: np.ndarray) -> float:
 
 @each_dtype
 @each_shape
+@pytest.mark.sampled(3)
 def test_unpacked_buffers_in_torch(device, within, shape, dtype):
     """The weights go through our buffer and back before torch gets them."""
     stack, x, state, expected = problem(shape, dtype)
@@ -86,7 +87,7 @@ def test_cudnn_on_our_buffer(cuda, within, shape, dtype):
 
 
 @each_shape
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 def test_the_call_of_cudnn_is_well_formed(shape):
     """Without a GPU: torch's own model of the operator takes the call and tells the sizes."""
     torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -68,6 +68,7 @@ def agree(path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.parent.name)
+@pytest.mark.sampled(4)
 def test_the_same_ops_and_no_wrong_size(path, monkeypatch):
     pytest.importorskip("tensorflow")
     agree(path, monkeypatch)

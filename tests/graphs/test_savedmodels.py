@@ -66,7 +66,7 @@ def run_frozen(path: Path, meta: dict, inputs: dict) -> dict:
 
 
 @pytest.mark.parametrize("case", swept(LOWERED, NEWEST_CASES), ids=name_of)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_a_lowered_model_gives_what_cudnn_gives(case, tmp_path):
     source = source_of(case)
     before = snapshot(case)
@@ -91,6 +91,7 @@ def test_a_lowered_model_gives_what_cudnn_gives(case, tmp_path):
     "case", [c for c in CASES if c.name in ("plain_lstm", "plain_lstm_gru", "plain_export")],
     ids=name_of,
 )  # fmt: skip
+@pytest.mark.sampled(2)
 def test_plain_keras_layers_need_no_lowering(case, tmp_path):
     """Their GPU variants hold cuDNN ops, but the model runs anywhere."""
     report = rnnconvert.convert(source_of(case), tmp_path / "out")
@@ -100,7 +101,7 @@ def test_plain_keras_layers_need_no_lowering(case, tmp_path):
 
 @pytest.mark.parametrize("case", swept(KERAS, NEWEST_CASES), ids=name_of)
 @pytest.mark.parametrize("to", ["h5", "keras"])
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_keras_savedmodel_becomes_a_keras_file(case, tmp_path, to):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
     output = tmp_path / f"out.{to}"
@@ -128,6 +129,7 @@ KERAS_FILES = sorted((SHARED / "fixtures" / "keras" / "tf215").glob("*/model.ker
 
 @pytest.mark.skipif(not KERAS_FILES, reason="no folder of further fixtures beside the checkout")
 @pytest.mark.parametrize("path", KERAS_FILES, ids=lambda path: path.parent.name)
+@pytest.mark.sampled(4)
 def test_a_keras_file_of_keras_2_becomes_one_of_keras_3(path, tmp_path):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
     report = rnnconvert.convert(path, tmp_path / "out.keras", verify="layers")

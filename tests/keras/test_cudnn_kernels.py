@@ -261,6 +261,7 @@ def both_ways(run) -> tuple[list[np.ndarray], list[np.ndarray]]:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "mixed_float16"])
 @pytest.mark.parametrize("go_backwards", [False, True])
 @pytest.mark.parametrize("return_sequences", [False, True])
+@pytest.mark.sampled(2)
 def test_a_layer_on_tensorflow(tf, op, cell, dtype, go_backwards, return_sequences):
     flags = {"go_backwards": go_backwards, "return_sequences": return_sequences}
     layer = made(cell, dtype, return_state=True, **flags)
@@ -355,6 +356,7 @@ assert len(calls) == 12, len(calls)
 
 
 @pytest.mark.slow
+@pytest.mark.corpus
 def test_layers_and_models_on_torch(tmp_path):
     """Keras on torch, in a process of its own."""
     pytest.importorskip("torch", reason="torch is not installed")

@@ -165,6 +165,7 @@ def test_mixed_precision(cell: str) -> None:
 
 @each_cell
 @pytest.mark.parametrize("merge_mode", ["concat", "sum", "ave", "mul", None])
+@pytest.mark.sampled(2)
 def test_bidirectional(cell: str, merge_mode: str | None) -> None:
     layer = CELLS[cell](UNITS, return_sequences=True, dtype="float64", name="cu")
     both = keras.layers.Bidirectional(layer, merge_mode=merge_mode, dtype="float64")
@@ -357,6 +358,7 @@ def test_initial_forget_bias() -> None:
 
 @each_cell
 @pytest.mark.parametrize("extension", [".keras", ".h5"])
+@pytest.mark.sampled(2)
 def test_saved_and_loaded(cell: str, extension: str, tmp_path) -> None:
     layer, _ = made(cell, "float32", return_sequences=True)
     wrapped = keras.layers.Bidirectional(CELLS[cell](UNITS))

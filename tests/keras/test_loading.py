@@ -54,7 +54,7 @@ def run(loaded, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("model", swept(RUNNABLE, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(18)
 def test_own_fixture(model: Model) -> None:
     before = model.path.read_bytes()
     loaded = load_model(model.path)
@@ -79,7 +79,7 @@ def test_further_fixture(model: Model) -> None:
 @pytest.mark.parametrize(
     "path", [path for path in REAL if path.name != "keras1_lstm.h5"], ids=lambda path: path.name
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_real_model(path: Path) -> None:
     with open_keras_h5(path) as file:
         whole = file.model_config is not None

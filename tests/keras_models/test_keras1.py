@@ -45,7 +45,7 @@ def worst(path: Path, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("folder", MODELS, ids=NAMES)
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 def test_a_model_of_keras_1(folder, tmp_path):
     output = tmp_path / "out.h5"
     report = rnnconvert.convert(folder / "model.h5", output, device="cpu")
@@ -75,6 +75,7 @@ def test_weights_alone_are_those_of_the_whole_model(backend, case, tmp_path):
                 assert np.array_equal(a[name][weight][()], kept)
 
 
+@pytest.mark.corpus
 def test_the_trained_file(tmp_path):
     if not REAL.exists():
         pytest.skip(f"{REAL.name} is not beside the checkout")

@@ -72,6 +72,7 @@ def test_arrays_give_the_outputs_of_the_keras_that_wrote_them(case, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=name_of)
+@pytest.mark.sampled(3)
 def test_keras_3_predicts_what_the_keras_that_wrote_it_did(case, tmp_path):
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
     rnnconvert.convert(case / "weights", tmp_path / "out", to="h5", verify="layers")

@@ -83,7 +83,7 @@ def plain_file(path, **keywords):
     ],
     ids=lambda part: getattr(part, "name", part),
 )
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 def test_cudnn_to_keras_and_back(model, target, tmp_path):
     """Only an LSTM's bias differs: its sum is halved, and the halves are exact."""
     portable, back, again = (tmp_path / name for name in ("p.h5", "back.h5", "again.h5"))
@@ -111,6 +111,7 @@ def test_cudnn_to_keras_and_back(model, target, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(PLAIN, NEWEST), ids=lambda model: model.name)
+@pytest.mark.sampled(2)
 def test_keras_to_cudnn_and_back(model, tmp_path):
     to_cudnn(model.path, tmp_path / "cudnn.h5")
     rnnconvert.convert(tmp_path / "cudnn.h5", tmp_path / "back.h5", **QUICK)
@@ -121,6 +122,7 @@ def test_keras_to_cudnn_and_back(model, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["k224-encdec", "k224-nested", "tf215-plain_bi", "tf215-half"])
+@pytest.mark.sampled(2)
 def test_all_levels_pass(name, tmp_path):
     model = next(model for model in OWN if model.name == name)
     rnnconvert.convert(model.path, tmp_path / "p.h5", **QUICK)
@@ -136,7 +138,7 @@ def test_all_levels_pass(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", LOADED, ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_keras_2_loads_it_and_its_own_conversion_computes_the_same(model, tmp_path):
     """The classes and bits as they are; and tf_keras, which turns CuDNN weights into plain ones
     while loading, predicts what the original predicted."""
@@ -228,7 +230,7 @@ def test_a_wrong_conversion_is_not_written(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("path", WEIGHTS_ONLY, ids=lambda path: "-".join(path.parts[-4:-1]))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_weights_only(path, tmp_path):
     rnnconvert.convert(path, tmp_path / "p.h5", **QUICK)
     source = tmp_path / "p.h5" if (tmp_path / "p.h5").exists() else path

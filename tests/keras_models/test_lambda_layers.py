@@ -87,6 +87,7 @@ def test_keras_2_keeps_its_form(cli, tmp_path):
         assert configs(tmp_path / "new.h5") == configs(tmp_path / "model.h5")
 
 
+@pytest.mark.corpus
 def test_a_savedmodel_names_the_cause_on_every_route(cli, tmp_path):
     x, y = make(tmp_path / "model", lambda x: 1.5 * x, save_format="tf")
     done = cli("cudnn-to-keras", "model", "--to", "keras", "-o", "new.keras")

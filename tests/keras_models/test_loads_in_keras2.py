@@ -17,7 +17,7 @@ CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("p
 
 
 @pytest.mark.parametrize("model", swept(LOADABLE, OLDEST), ids=lambda model: model.name)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -44,7 +44,7 @@ def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, t
 
 
 @pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(21)
+@pytest.mark.sampled(42)
 def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
     """tf_keras converts while loading; its weights, in the file's order, against ours."""
     layers = tf_keras.layers
@@ -78,7 +78,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("model", CALLS, ids=lambda model: model.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_tensorflow_calls_are_left_to_keras2(model, tmp_path):
     """What Keras 2 reads stays as it is: calls of every TensorFlow, attention of its own."""
     rnnconvert.convert(model.path, tmp_path / "out.h5", target="keras2", verify="layers")

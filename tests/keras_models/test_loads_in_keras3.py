@@ -32,7 +32,7 @@ def check(model: Model, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("model", swept(ENDS, NEWEST), ids=lambda model: model.name)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(64)
 def test_own_fixture(model, tmp_path):
     check(model, tmp_path)
 

@@ -76,6 +76,7 @@ def same_multiset(found, expected):
 
 
 @pytest.mark.parametrize("model", swept(EQUAL, NEWEST), ids=lambda model: model.name)
+@pytest.mark.sampled(2)
 def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -135,7 +136,7 @@ def test_slots_that_disagree_are_dropped_with_the_reason(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(STATES, STATES[:2]), ids=lambda model: model.name)
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     """Keras 3 can't restore state from any .h5, and with state in the file its fit fails."""
     keras = pytest.importorskip("keras")

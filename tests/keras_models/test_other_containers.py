@@ -34,7 +34,7 @@ def tensors(path):
 
 
 @pytest.mark.parametrize("path", WEIGHTS_ONLY, ids=lambda path: "-".join(path.parts[-4:-1]))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_weights_only_file_becomes_what_its_whole_model_becomes(path, tmp_path):
     whole = path.with_name("model.h5" if path.with_name("model.h5").exists() else "full.h5")
     weights = rnnconvert.convert(path, tmp_path / "w.h5", verify="layers")
@@ -58,7 +58,7 @@ def test_plain_weights_of_old_keras_get_a_warning(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", KERAS, ids=lambda model: model.name)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras.models", reason="Keras 3 is not installed")
     report = rnnconvert.convert(model.path, tmp_path / "out.keras", verify="layers")

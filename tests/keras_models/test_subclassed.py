@@ -83,7 +83,7 @@ def test_unconverted_weights_are_no_weights_of_keras_3(producer, model):
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-@pytest.mark.sampled(4)
+@pytest.mark.corpus
 def test_the_checkpoint_gives_each_recurrent_layer(producer, model, tmp_path):
     """By the names of the model's attributes, which are all that a checkpoint has."""
     source = FOLDER / producer / "weights"

@@ -26,7 +26,7 @@ def weights(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: "-".join(path.parts[-3:-1]))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_the_portable_model_takes_the_converted_weights(path, tmp_path):
     """The model is made from the `.keras` file beside them, and its weights are then cleared."""
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")

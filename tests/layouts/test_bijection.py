@@ -103,6 +103,7 @@ def assert_same_tensors(found: dict[str, Array], expected: dict[str, Array]) -> 
 @all_layouts
 @properties
 @given(dtype=dtypes, shape=shapes, seed=seeds, with_bias=st.booleans())
+@pytest.mark.sampled(3)
 def test_packed_weights_unpack_to_themselves(layout, dtype, shape, seed, with_bias):
     weights = weights_of_random_bits(layout.cell, shape, dtype, seed, with_bias=with_bias)
     tensors = layouts.pack(layout, weights)

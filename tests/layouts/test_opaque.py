@@ -357,6 +357,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("shape", "options"), CASES)
+@pytest.mark.sampled(3)
 def test_a_wrong_layout_is_caught(torch, shape, options):
     errors = []
     for seed in (0, 1):

@@ -58,6 +58,7 @@ def test_a_model_is_converted_beside_itself(cli, store, content, tmp_path):
 
 
 @pytest.mark.parametrize("output", ["out/p.h5", "out/"])
+@pytest.mark.sampled(2)
 def test_an_output_has_the_name_that_it_is_given(cli, store, content, output):
     store.put("m.h5", content)
     assert (

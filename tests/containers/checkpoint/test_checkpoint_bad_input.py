@@ -622,6 +622,7 @@ def test_random_damage_gives_the_right_values_or_one_clear_line(victims, tmp_pat
 
 
 @pytest.mark.parametrize("case", ["one", "two", "sliced1", "sliced2"])
+@pytest.mark.sampled(2)
 def test_random_damage_under_right_checksums_ends_in_values_or_one_clear_line(
     victims, tmp_path, case
 ):

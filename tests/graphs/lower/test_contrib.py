@@ -80,7 +80,7 @@ def test_the_original_does_not_load():
 
 
 @pytest.mark.parametrize("name", TRAINING)
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_training_goes_on_in_a_saved_model(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
@@ -154,6 +154,7 @@ def test_a_genuine_frozen_graph(tmp_path):
 
 
 @pytest.mark.skipif(not CALAMARI.exists(), reason=f"{CALAMARI} is not here")
+@pytest.mark.corpus
 def test_a_real_meta_graph_of_1_8_with_its_data_missing(tmp_path):
     meta_graph = lowering.read_meta_graph(CALAMARI)
     (op, *_) = (op for op in lowering.find_ops_in_meta_graph(meta_graph) if op.op == "CudnnRNN")

@@ -435,6 +435,7 @@ def test_all_problems_are_told_at_once():
     ("mode", "both", "proj"),
     [("lstm", True, 0), ("lstm", False, 3), ("gru", True, 0), ("rnn_relu", False, 0)],
 )
+@pytest.mark.sampled(2)
 def test_canonical_parameters_there_and_back(mode, both, proj):
     oracle = Oracle(mode, 2, both, proj)
     gates = {"lstm": 4, "gru": 3}.get(mode, 1)

@@ -59,7 +59,7 @@ def _name(value: object) -> str:
     ],
     ids=_name,
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_outputs_and_gradients_are_torchs(mode, layers, both, version, more):
     more = dict(more)
     time_major = not more.pop("batch_major", False)
@@ -88,6 +88,7 @@ def test_the_fused_lstm_is_used_where_it_fits_and_never_its_second_version():
     ("dtype", "limit"), [(tf.float16, 2e-3), (tf.bfloat16, 2e-2)], ids=["half", "bfloat16"]
 )
 @pytest.mark.parametrize("mode", ["lstm", "gru"])
+@pytest.mark.sampled(2)
 def test_low_precision_is_computed_in_float32(mode, dtype, limit):
     oracle = Oracle(mode)
     graph_def = training_graph(oracle, 1, dtype=dtype)

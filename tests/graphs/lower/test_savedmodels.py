@@ -256,6 +256,7 @@ def test_gradients_through_the_loaded_signature_are_torchs(nested):
         np.testing.assert_allclose(gradient, oracle.values[name], atol=1e-5)
 
 
+@pytest.mark.corpus
 def test_a_gru_can_be_trained_further_and_saved_again(tmp_path):
     oracle = Oracle("gru")
     lower(save_nested(oracle, tmp_path / "model"), tmp_path / "lowered")
@@ -303,7 +304,7 @@ def test_in_the_body_of_a_loop(tmp_path):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_gradients_within_the_model(version, tmp_path):
     oracle = Oracle("gru", lengths=version == 3)
     module = Trained(oracle, version)
@@ -373,6 +374,7 @@ def plain(tmp_path_factory) -> Path:
     return _plain_keras_model(tmp_path_factory.mktemp("plain") / "model")
 
 
+@pytest.mark.corpus
 def test_gpu_twins_of_plain_keras_layers_are_left_alone(plain, tmp_path):
     graph_def = graph_of(plain)
     assert cudnn_nodes(graph_def)  # the ops are there, and mean nothing

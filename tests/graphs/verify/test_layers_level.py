@@ -109,7 +109,7 @@ def test_every_op_of_a_genuine_model_passes(name):
 
 @pytest.mark.skipif(not CONTRIB, reason=f"no genuine models: {GENUINE} is not here")
 @pytest.mark.parametrize("path", CONTRIB, ids=lambda path: path.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_contrib_layers_pass(path):
     results = lowering.verify_layers(path)
     assert [result.status for result in results] == ["passed", "passed"], results
@@ -130,6 +130,7 @@ def test_a_buffer_is_read_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", KERAS)
+@pytest.mark.sampled(3)
 def test_a_computed_buffer_is_made_of_kerass_weights(name):
     """As Keras' CuDNN layers joined them: gate by gate, GRU's r ahead of z."""
     with np.load(FIXTURES / name / "data.npz") as data:
@@ -183,7 +184,7 @@ ALL_MUTANTS = {
 
 
 @pytest.mark.parametrize("name", ALL_MUTANTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 def test_a_wrong_lowering_is_caught(name, tmp_path, monkeypatch):
     mode, patch = ALL_MUTANTS[name]
     source = frozen(Oracle(mode, 2, True), tmp_path / "model.pb")
@@ -235,6 +236,7 @@ def test_a_buffer_that_is_not_what_the_op_receives_fails(name, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["tf15/contrib_lstm", "tf115/contrib_gru_bi2", "tf215/keras_export"]
 )
+@pytest.mark.sampled(2)
 def test_so_do_restored_and_computed_ones(name, monkeypatch):
     """Their bits may differ by rounding, so what is made of them is compared."""
     _one_number_off(monkeypatch)
@@ -406,6 +408,7 @@ def test_unknown_sizes_are_skipped_with_the_reason(tmp_path):
     ],
     ids=["projection", "skip", "float64"],
 )
+@pytest.mark.sampled(3)
 def test_other_forms_of_the_op(mode, more, time_major, tmp_path):
     oracle = Oracle(mode, **more)
     result = checked(frozen(oracle, tmp_path / "model.pb", time_major=time_major))

@@ -108,6 +108,7 @@ def test_a_difference_from_the_original_is_caught(kind, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["tf115/contrib_gru_bi2", "tf215/ops_v3", "tf115/frozen_keras"])
+@pytest.mark.sampled(2)
 def test_cudnn_ops_on_a_device_without_them_are_skipped_never_passed(name, tmp_path):
     source, target = FIXTURES / name / "model", tmp_path / "lowered"
     if source.is_dir():

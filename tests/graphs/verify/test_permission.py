@@ -79,6 +79,7 @@ def test_a_graph_that_copies_a_file_is_never_run_unasked(kind, cli, tmp_path, se
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(3)
 def test_with_consent_it_is_run(kind, cli, tmp_path, secret, loot):
     path = MAKERS[kind](tmp_path, theft(secret, loot))
     done = cli("cudnn-to-keras", path, "-o", "new", "--allow-code", "--json")
@@ -88,6 +89,7 @@ def test_with_consent_it_is_run(kind, cli, tmp_path, secret, loot):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(3)
 def test_the_same_graph_without_that_op_is_run(kind, cli, tmp_path):
     path = MAKERS[kind](tmp_path, None)
     done = cli("cudnn-to-keras", path, "-o", "new", "--json")
@@ -101,6 +103,7 @@ def test_the_same_graph_without_that_op_is_run(kind, cli, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(2)
 def test_a_converted_file_is_no_more_trusted_than_the_original(kind, cli, tmp_path, secret, loot):
     (tmp_path / "good").mkdir()
     (tmp_path / "bad").mkdir()

@@ -114,6 +114,7 @@ def verified(oracle: Oracle, folder: Path, **attributes) -> LevelResult:
 
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+@pytest.mark.sampled(2)
 def test_a_right_lowering_passes(mode, tmp_path):
     result = verified(Oracle(mode, 2, True), tmp_path)
     assert result.status == "passed", result
@@ -123,7 +124,7 @@ def test_a_right_lowering_passes(mode, tmp_path):
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_a_wrong_lowering_is_caught(name, tmp_path, monkeypatch):
     mode, patch = MUTANTS[name]
     monkeypatch.setattr(*patch)

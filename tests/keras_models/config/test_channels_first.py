@@ -105,6 +105,7 @@ assert max(differences(sys.argv[3] + "/out.h5", "convolutions")) < 1e-5
 """
 
 
+@pytest.mark.corpus
 def test_it_runs_where_tensorflow_has_no_channels_first(tmp_path):
     """Without oneDNN TensorFlow refuses such convolutions on a CPU."""
     pytest.importorskip("tensorflow", reason="TensorFlow is not installed")

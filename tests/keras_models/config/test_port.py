@@ -45,6 +45,7 @@ def read_configs(path):
 
 @pytest.mark.parametrize("target", ["keras3", "keras2"])
 @pytest.mark.parametrize("model", OWN + FURTHER, ids=lambda model: model.name)
+@pytest.mark.sampled(5)
 def test_a_second_pass_changes_nothing(model, target):
     config, training, version = read_configs(model.path)
     once = port(config, training, version, target)
@@ -56,6 +57,7 @@ def test_a_second_pass_changes_nothing(model, target):
 
 
 @pytest.mark.parametrize("model", OWN, ids=lambda model: model.name)
+@pytest.mark.sampled(2)
 def test_no_cudnn_class_is_left(model):
     config, training, version = read_configs(model.path)
     before = recurrent_layers(config)

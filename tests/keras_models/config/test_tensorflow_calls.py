@@ -66,7 +66,7 @@ def wrong_outputs(path: Path, folder: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("folder", swept(TRANSLATED, NEWEST_CALLS), ids=NAMES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_every_output_is_that_of_the_old_library(folder, tmp_path):
     assert wrong_outputs(ported(folder, tmp_path / "ported.h5"), folder) == []
 
@@ -189,7 +189,7 @@ MUTANTS = [
     MUTANTS,
     ids=[f"{name}-{i}" for i, (_, name, _) in enumerate(MUTANTS)],
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(18)
 def test_mutants_of_translations_are_caught(case, name, wrong, tmp_path, monkeypatch):
     import tensorflow as tf
 

@@ -117,6 +117,7 @@ def require_all_else_untouched(source: Path, target: Path, report: dict[str, Any
 
 
 @pytest.mark.parametrize("source", ONE_OF_EACH_CASE, ids=fixture_id)
+@pytest.mark.sampled(6)
 def test_all_else_stays_bit_for_bit(source, tmp_path):
     target, report = convert(source, tmp_path)
     if report["verdict"] == "nothing-to-convert":
@@ -126,6 +127,7 @@ def test_all_else_stays_bit_for_bit(source, tmp_path):
 
 
 @pytest.mark.parametrize("source", OPTIMIZER_FIXTURES, ids=fixture_id)
+@pytest.mark.sampled(4)
 def test_all_else_stays_bit_for_bit_beside_optimizer_state(source, tmp_path):
     target, report = convert(source, tmp_path, target="keras2")
     assert report["optimizer"]["state"] in ("converted", "dropped")

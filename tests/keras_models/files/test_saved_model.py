@@ -283,7 +283,7 @@ def without_paths(value: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", [*PLAIN, scaled])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_equals_the_h5_file_of_tf_keras(builder: Builder, tmp_path: Path) -> None:
     saved = save(build(builder), tmp_path)
     rebuild_saved_model(saved, tmp_path / "rebuilt.h5")
@@ -294,6 +294,7 @@ def test_equals_the_h5_file_of_tf_keras(builder: Builder, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", [time_distributed, stateful])
+@pytest.mark.sampled(2)
 def test_outputs_are_those_of_tf_keras(builder: Builder, tmp_path: Path) -> None:
     model = build(builder)
     generator = np.random.default_rng(6)

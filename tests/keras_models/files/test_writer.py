@@ -170,7 +170,7 @@ def test_keras_computes_what_torch_computes(version, case, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["keras", "tf_keras"])
 @pytest.mark.parametrize("scope", ["a b/c:d é.1/", "_Ünder", "", "7/8", "x" * 400], ids=range(5))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_odd_names_load(scope, version, request, tmp_path):
     library = request.getfixturevalue(version)
     library.backend.clear_session()

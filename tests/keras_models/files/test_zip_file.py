@@ -183,7 +183,7 @@ WEIGHTS = [path for path in OWN + FURTHER if path.with_name("new.weights.h5").ex
 
 
 @pytest.mark.parametrize("path", WEIGHTS, ids=lambda path: "-".join(path.parts[-3:-1]))
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_converted_weights_load_into_the_portable_model(path, tmp_path, keras):
     model = model_of(path)
     rebuild_zip(path, tmp_path / "whole.h5")

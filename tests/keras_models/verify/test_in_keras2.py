@@ -62,7 +62,7 @@ def detail(report) -> str:
      (MERGED, "concatenate"), (MULTIPLIED, "multiply"), ("concat", "by_concat")],
     ids=["before 2.9", "2.15", "concatenate", "multiply", "beside CuDNN layers"],
 )  # fmt: skip
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_it_is_run_and_agrees(source, named, tmp_path, request):
     source = source if isinstance(source, Path) else request.getfixturevalue(source)
     said = detail(rnnconvert.convert(source, tmp_path / "out.h5", device="cpu"))
@@ -157,7 +157,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("spoil", "source"), MUTANTS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 def test_a_wrong_form_is_seen(spoil, source, tmp_path, monkeypatch, request):
     source = source if isinstance(source, Path) else request.getfixturevalue(source)
     spoil(monkeypatch)

@@ -76,6 +76,7 @@ def test_the_right_conversion_of_large_layers_passes(converted, as_large_layers)
 
 
 @pytest.mark.parametrize(("mutant", "cell"), CASES, ids=lambda part: getattr(part, "name", part))
+@pytest.mark.sampled(4)
 def test_few_steps_catch_every_wrong_conversion(converted, tmp_path, as_large_layers, mutant, cell):
     source, right = converted
     wrong = tmp_path / "wrong.h5"

@@ -148,6 +148,7 @@ def test_how_the_outermost_model_was_compiled_is_not_read(tmp_path: Path, mark: 
 
 
 @pytest.mark.parametrize("key", ["loss", "metrics", "optimizer_config"])
+@pytest.mark.sampled(2)
 def test_a_training_config_is_checked_where_keras_reads_it(
     key: str, tmp_path: Path, mark: Path
 ) -> None:

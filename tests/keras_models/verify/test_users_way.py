@@ -54,6 +54,7 @@ def freeze_last_layer(path: Path) -> None:
         (freeze_last_layer, "is trainable in one model only"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_wrong_file_is_a_failure_and_not_written(spoil, words, tmp_path, monkeypatch):
     apply = h5_patch.apply
 
