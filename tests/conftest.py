@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from helpers import Result
 
 from rnnconvert.cli.main import main
+from rnnconvert.cli.supervise import collect_rarely
 
 with suppress(ImportError):  # torch's builds for GPUs bring it and load it late: after TensorFlow's
     import triton  # noqa: F401  # library of the same symbols that ends the process by SIGSEGV
@@ -75,6 +77,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if seen[name] % mark.args[0]:
             item.add_marker(pytest.mark.corpus)
         seen[name] += 1
+
+
+def pytest_collection_finish() -> None:
+    """Frameworks are loaded now: Python's collector need not look through them ever again."""
+    gc.freeze()
+    collect_rarely()
 
 
 @pytest.hookimpl(optionalhook=True)

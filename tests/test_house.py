@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +79,7 @@ class Import(NamedTuple):
         return f"{self.module}:{self.line} imports {self.target}"
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -85,9 +87,6 @@ def modules() -> dict[str, ast.Module]:
         if name != "__init__":
             found[name] = ast.parse(path.read_text(encoding="utf-8"))
     return found
-
-
-TREES = modules()
 
 
 def imports(name: str, node: ast.AST, *, inside_a_function: bool = False) -> Iterator[Import]:
@@ -106,13 +105,23 @@ def imports(name: str, node: ast.AST, *, inside_a_function: bool = False) -> Ite
         yield from imports(name, child, inside_a_function=inside)
 
 
-IMPORTS = [found for name, tree in TREES.items() for found in imports(name, tree)]
-NODES = [(name, node) for name, tree in TREES.items() for node in ast.walk(tree)]
-CALLED = [
-    (name, ast.unparse(node.func))
-    for name, node in NODES
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
-]
+@cache
+def all_imports() -> list[Import]:
+    return [found for name, tree in modules().items() for found in imports(name, tree)]
+
+
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    return [(name, node) for name, tree in modules().items() for node in ast.walk(tree)]
+
+
+@cache
+def calls() -> list[tuple[str, str]]:
+    return [
+        (name, ast.unparse(node.func))
+        for name, node in nodes()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name)
+    ]
 
 
 def is_in(name: str, place: str) -> bool:
@@ -133,7 +142,7 @@ def entry(name: str) -> tuple[int, str]:
 
 def own_imports() -> Iterator[tuple[Import, str]]:
     """Imports of the package's own modules, with the target's name in the package."""
-    for found in IMPORTS:
+    for found in all_imports():
         if found.target.startswith("rnnconvert."):
             yield found, found.target.removeprefix("rnnconvert.")
 
@@ -168,7 +177,7 @@ def test_the_ground_imports_little(place):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks_are_imported_in_their_places_only(framework):
-    found = [item for item in IMPORTS if item.target.split(".")[0] == framework]
+    found = [item for item in all_imports() if item.target.split(".")[0] == framework]
     assert found, f"nothing imports {framework}: the rule is out of date"
     allowed = FRAMEWORKS[framework]
     assert not [
@@ -178,33 +187,33 @@ def test_frameworks_are_imported_in_their_places_only(framework):
 
 @pytest.mark.parametrize("framework", ["torch", "tf_keras", "fsspec", "distributed"])
 def test_optional_frameworks_are_imported_when_they_are_used(framework):
-    found = [item for item in IMPORTS if item.target.split(".")[0] == framework]
+    found = [item for item in all_imports() if item.target.split(".")[0] == framework]
     assert not [str(item) for item in found if not item.inside_a_function]
 
 
 @pytest.mark.parametrize("module", ["pickle", "marshal", "shelve", "yaml", "dill"])
 def test_nothing_that_runs_code_is_imported(module):
-    assert not [str(item) for item in IMPORTS if item.target.split(".")[0] == module]
+    assert not [str(item) for item in all_imports() if item.target.split(".")[0] == module]
 
 
 def test_no_archive_is_unpacked_by_its_own_names():
     assert not [
         name
-        for name, node in NODES
+        for name, node in nodes()
         if isinstance(node, ast.Attribute) and node.attr in ("extract", "extractall")
     ]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_strangers_bytes_are_opened_in_one_place(call):
-    callers = {name for name, function in CALLED if function == call}
+    callers = {name for name, function in calls() if function == call}
     assert callers == ({CALLS[call]} if CALLS[call] else set())
 
 
 def test_no_two_public_functions_or_classes_of_one_name():
     """What is searched for is found once. Each target of an export has the same functions."""
     places: dict[str, list[str]] = {}
-    for name, tree in TREES.items():
+    for name, tree in modules().items():
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(name)
