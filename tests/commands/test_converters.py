@@ -70,7 +70,7 @@ def assert_same(found: dict[str, Any], expected: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("name", ["seq_gru"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_keras_to_tflite(name, tmp_path):
     model, x, y = converted(name, tmp_path)
     flat = keras.models.clone_model(

@@ -93,6 +93,7 @@ def test_a_wrong_operator_is_found_out(mutant, source, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.corpus
 def test_a_mask_taken_for_padding_on_the_right_is_found_out(source, tmp_path, monkeypatch):
     """tf2onnx's way: lengths alone. It is right for padding on the right, and for nothing else."""
     import tensorflow as tf

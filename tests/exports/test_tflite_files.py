@@ -87,7 +87,7 @@ def test_every_cell(steps, tmp_path):
     assert done.runtime.startswith("ai-edge-litert ")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_masks_of_every_kind(steps, tmp_path):
     """Holes, padding on either side, and sequences that are masked as a whole."""
     x = keras.Input((steps, FEATURES))
@@ -243,6 +243,7 @@ def test_dynamic_range(tmp_path):
     assert "weights are int8" in small.notes[-1]
 
 
+@pytest.mark.corpus
 def test_nothing_to_quantize(tmp_path):
     model = filled(of_sequences(layers.LSTM(4)))
     done, _ = written(tflite, model, tmp_path / "model.tflite", quantize="dynamic")
@@ -250,6 +251,7 @@ def test_nothing_to_quantize(tmp_path):
     assert "all stay float32" in done.notes[-1]
 
 
+@pytest.mark.corpus
 def test_select_ops_are_named_and_asked_for(tmp_path):
     """The proof is skipped where no interpreter has TensorFlow's operators, and says so."""
     x = keras.Input((STEPS, FEATURES))
@@ -308,6 +310,7 @@ def test_graphs(name, tmp_path):
 # --- bad input, the whole command, mutants --------------------------------------------------
 
 
+@pytest.mark.corpus
 def test_unknown_length(tmp_path):
     """Named, with the options that help: the number of steps, or the batch size for LSTMs."""
     model = filled(of_sequences(layers.LSTM(4), steps=None))

@@ -54,6 +54,7 @@ def test_a_model_of_keras_1(folder, tmp_path):
     assert worst(output, folder) < 1e-5
 
 
+@pytest.mark.corpus
 def test_as_a_keras_file(tmp_path):
     folder = FOLDER / "tensorflow" / "bidirectional"
     rnnconvert.convert(folder / "model.h5", tmp_path / "out.keras", verify="weights")

@@ -45,7 +45,7 @@ def test_further_fixture(model, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["k224-compiled", "tf215-compiled"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_a_converted_compiled_model_can_be_trained(name, tmp_path):
     model = next(m for m in OWN if m.name == name.replace("-", "-plain_"))
     output = tmp_path / "converted.h5"

@@ -89,7 +89,7 @@ def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
 
 
 @pytest.mark.parametrize("model", swept(EQUAL, OLDEST), ids=lambda model: model.name)
-@pytest.mark.sampled(8)
+@pytest.mark.corpus
 def test_tf_keras_resumes_from_it(model, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     output = tmp_path / "converted.h5"

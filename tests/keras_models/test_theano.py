@@ -49,6 +49,7 @@ def test_a_model_of_theano(case, tmp_path):
     assert max(differences(tmp_path / "out.h5", case)) < 1e-5
 
 
+@pytest.mark.corpus
 def test_as_a_keras_file(tmp_path):
     source = FOLDER / "pictures" / "model.h5"
     rnnconvert.convert(source, tmp_path / "out.keras", verify="weights")

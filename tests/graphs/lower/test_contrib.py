@@ -61,7 +61,7 @@ def test_tensorflow_1s_loader_gives_torchs_outputs(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "L2_bi" in name])
-@pytest.mark.sampled(6)
+@pytest.mark.corpus
 def test_tensorflow_2s_loader_gives_torchs_outputs(name, tmp_path):
     path, values = lowered(name, tmp_path), expected(name)
     run = tf.saved_model.load(str(path)).signatures["serving_default"]

@@ -156,6 +156,7 @@ def _joined(weights: list[np.ndarray], gates: int, order) -> np.ndarray:  # type
     return np.concatenate(parts)
 
 
+@pytest.mark.corpus
 def test_equal_ops_are_run_once(monkeypatch):
     """Keras saved its layers in many traces."""
     runs = []
