@@ -170,9 +170,9 @@ def all_gone(group: int, seconds: float = 20) -> bool:
 def test_a_signal_ends_all_workers_and_finished_outputs_stay(tmp_path, way):
     """Two of three models have so many layers that their verification takes minutes."""
     make_model_h5(tmp_path / "a.h5", cells=["gru"], names=["only"], units=[4])
-    many = [f"layer_{index}" for index in range(60)]
+    many = [f"layer_{index}" for index in range(20)]
     for name in ("b.h5", "c.h5"):
-        cells, units = ["lstm"] * len(many), [4, 6] * (len(many) // 2)
+        cells, units = ["lstm"] * len(many), [64, 48] * (len(many) // 2)
         make_model_h5(tmp_path / name, cells=cells, names=many, units=units)
     running = start(
         tmp_path, "cudnn-to-keras", "a.h5", "b.h5", "c.h5", "-j", "2", "--verify", "layers",

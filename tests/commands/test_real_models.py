@@ -106,6 +106,7 @@ def test_git_lfs_pointer(cli):
     assert "git-lfs pointer" in result.err
 
 
+@pytest.mark.corpus
 def test_the_seed_case_has_its_counts(cli):
     """CuDNNGRU(200), PReLU, CuDNNGRU(200), PReLU, CuDNNGRU(2) on (200, 7): before and after."""
     path = SHARED / "fixtures" / "keras" / "k224" / "seed_gru" / "full.h5"
@@ -170,6 +171,7 @@ def test_lambda_layers_of_a_savedmodel_are_named(cli):
     assert "is a Lambda layer that calls" in result.err
 
 
+@pytest.mark.corpus
 def test_a_savedmodel_of_plain_layers_needs_nothing(cli):
     result = cli("cudnn-to-keras", FOLDER / "netsec_plain_lstm_savedmodel")
     assert result.code == 0

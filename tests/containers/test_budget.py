@@ -120,7 +120,7 @@ def zeros(path: Path, chunks: object, inputs: int) -> Path:
     [True, (500, 120), pytest.param((60_000, 1), marks=pytest.mark.corpus), (60_000, 120)],
     ids=str,
 )
-@pytest.mark.sampled(3)
+@pytest.mark.corpus
 def test_honest_zeros_are_converted_each_chunk_unpacked_once(
     chunks: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

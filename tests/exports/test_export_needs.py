@@ -86,6 +86,7 @@ def test_a_graph_trained_on_a_gpu_goes_to_tflite(tmp_path):
     assert report.proved == "model"
 
 
+@pytest.mark.corpus
 def test_bidirectional_with_use_cudnn(tmp_path):
     """Keras sets the flag of a Bidirectional's layers back; its export then names CudnnRNNV3."""
     both = layers.Bidirectional(layers.GRU(4, use_cudnn=False, return_sequences=True))
@@ -96,6 +97,7 @@ def test_bidirectional_with_use_cudnn(tmp_path):
     assert (found["GRU"], found["LSTM"], "Loop" in found) == (1, 1, False)
 
 
+@pytest.mark.corpus
 def test_linear_before_reset_is_there_exactly_where_it_belongs(tmp_path):
     """Missing, it is wrong by 0.1 without an error; and with reset_after=False it is wrong."""
     import onnx

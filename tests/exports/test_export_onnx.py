@@ -201,6 +201,7 @@ def test_every_mask(case, tmp_path):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.corpus
 def test_an_activation_that_onnx_has_not_is_a_loop_and_said_so(tmp_path):
     model = sequential(layers.LSTM(4, activation="silu"), layers.Dense(2))
     path = tmp_path / "model.onnx"
@@ -243,6 +244,7 @@ def test_batch_and_time_are_open_versions_are_told_and_the_file_is_small(tmp_pat
         np.testing.assert_allclose(run_onnx(path, [x])[0], predict(model, [x])[0], atol=1e-5)
 
 
+@pytest.mark.corpus
 def test_weights_of_a_layer_that_is_called_twice_are_stored_once(tmp_path):
     a, b, shared = keras.Input((None, 5)), keras.Input((None, 5)), layers.LSTM(48)
     model = keras.Model([a, b], layers.Subtract()([shared(a), shared(b)]))
@@ -279,6 +281,7 @@ def test_a_checkpoint_by_its_directory_prefix_or_index(name, tmp_path):
     assert report.input.bytes == size
 
 
+@pytest.mark.corpus
 def test_both_directions_of_each_layer_of_a_weights_only_file(tmp_path):
     """A `.weights.h5` has the backward one first; the layers in a row give what torch gave."""
     source = ROOT / "fixtures/keras_zip/tf215/bi/new.weights.h5"

@@ -126,6 +126,7 @@ def test_a_swapped_output_is_found_out(tmp_path, monkeypatch):
         rnnconvert.export(path, tmp_path / "model.onnx")
 
 
+@pytest.mark.corpus
 def test_what_is_right_passes_in_several_sizes_and_masks(source, tmp_path):
     report = rnnconvert.export(source, tmp_path / "model.onnx")
     [level] = report.model_level

@@ -183,6 +183,7 @@ def test_own_lstm_operator(own):
     assert (done.timesteps, done.batch, done.loops) == (None, 1, ())
 
 
+@pytest.mark.corpus
 def test_lstm_operator_without_other_kernels(own):
     """The states start as zeros in TFLite's reference kernels too."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
@@ -271,6 +272,7 @@ def test_select_ops_are_named_and_asked_for(tmp_path):
         assert level.status == "passed"
 
 
+@pytest.mark.corpus
 def test_no_operator_at_all(tmp_path):
     x = keras.Input((FEATURES,))
     model = filled(keras.Model(x, keras.ops.erfinv(layers.Dense(4)(x))))
@@ -345,6 +347,7 @@ def test_sizes_that_contradict_the_model(options, said, tmp_path):
         written(tflite, model, tmp_path / "model.tflite", **options)
 
 
+@pytest.mark.corpus
 def test_the_number_of_steps_beside_another_input(tmp_path):
     """Words of any number, and a fixed input that is no sequence."""
     words, side = keras.Input((None,), dtype="int32"), keras.Input((3,))

@@ -379,6 +379,7 @@ def test_a_missing_package(target, package, extra, monkeypatch):
         TARGETS[target].load()
 
 
+@pytest.mark.corpus
 def test_states_are_named_in_the_program(saved, tmp_path):
     report = rnnconvert.export(saved, tmp_path / "model.safetensors", stateful_step=False)
     assert report.exported[0].notes == ()

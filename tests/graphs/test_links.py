@@ -75,6 +75,7 @@ def in_cache(model: Path, repository: Path) -> Path:
     return snapshot_of
 
 
+@pytest.mark.corpus
 def test_links_of_a_cache_of_downloads_are_followed(cli, model, tmp_path):
     """The words are read through a link too: they came with the model."""
     source = in_cache(model, tmp_path / "models--somebody--words")

@@ -115,6 +115,7 @@ def test_a_keras_savedmodel_becomes_a_keras_file(case, tmp_path, to):
 
 
 @pytest.mark.skipif(not SHARED.exists(), reason="no folder of further data beside the checkout")
+@pytest.mark.corpus
 def test_a_real_plain_lstm(cli, tmp_path):
     source = SHARED / "real-models" / "netsec_plain_lstm_savedmodel"
     found = next(source.rglob("saved_model.pb")).parent
@@ -197,6 +198,7 @@ def test_options_and_refusals(cli, tmp_path):
     assert cli("keras-to-cudnn", source).code == 4
 
 
+@pytest.mark.corpus
 def test_verification_of_an_unrolled_graph_finds_the_axis_of_time(tmp_path):
     """Its input is (time, batch, 5) with all sizes free but the features'."""
     source = FIXTURES / "tf115" / "contrib_gru_bi2" / "model"

@@ -215,6 +215,7 @@ def test_what_the_file_does_not_tell_is_refused(layers, reason):
     assert re.search(reason, changes.problems[0])
 
 
+@pytest.mark.corpus
 def test_an_order_of_axes_that_is_lost_is_seen(tmp_path, monkeypatch):
     """Keras 1 saved it for no ZeroPadding2D, and Keras 3 would take the other one."""
     monkeypatch.setattr(keras1_spatial, "_set_order", lambda node, orders, changes: None)
@@ -224,6 +225,7 @@ def test_an_order_of_axes_that_is_lost_is_seen(tmp_path, monkeypatch):
         worst(tmp_path / "out.h5", folder)
 
 
+@pytest.mark.corpus
 def test_sides_of_padding_that_are_exchanged_are_seen(tmp_path, monkeypatch):
     sides = {"ZeroPadding1D": ("right", "left"), "ZeroPadding2D": keras1_spatial._SIDES}
     monkeypatch.setattr(keras1_spatial, "_SIDES", sides)

@@ -41,6 +41,7 @@ def test_it_has_none_of_the_keys_that_only_the_writing_keras_knows(tmp_path):
     }
 
 
+@pytest.mark.corpus
 def test_a_model_compiled_and_never_trained(fixtures_dir, tmp_path):
     """Its optimizer has counters only, which are no state to carry over."""
     source = fixtures_dir / "keras" / "tf215" / "plain_two_outputs" / "model.h5"

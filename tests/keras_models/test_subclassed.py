@@ -72,7 +72,7 @@ def test_the_names_are_reported_in_the_order_of_the_file(producer):
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-@pytest.mark.sampled(4)
+@pytest.mark.corpus
 def test_unconverted_weights_are_no_weights_of_keras_3(producer, model):
     """The old file is not loaded, or gives something else."""
     try:

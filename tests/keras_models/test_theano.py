@@ -66,6 +66,7 @@ def test_kernels_that_are_not_turned_are_seen(tmp_path, monkeypatch):
     assert wrong == [0, 3, 4, 6, 7, 8, 9]
 
 
+@pytest.mark.corpus
 def test_depthwise_kernels_that_are_turned_are_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(theano, "_KERNELS", (*theano._KERNELS, "depthwise_kernel"))
     source = FOLDER / "convolutions" / "model.h5"
@@ -75,6 +76,7 @@ def test_depthwise_kernels_that_are_turned_are_seen(tmp_path, monkeypatch):
     assert wrong == [1, 2, 5]
 
 
+@pytest.mark.corpus
 def test_rows_and_columns_that_are_exchanged_are_seen(tmp_path, monkeypatch):
     """A Permute on each side that brings the channels last and the picture on its side."""
     right = channels_first._permute

@@ -129,6 +129,7 @@ def test_an_old_loops_assertion_still_stops_it():
 
 
 @pytest.mark.usefixtures("_old_control_flow")
+@pytest.mark.corpus
 def test_gradients_can_be_built_after_loading_an_old_loop():
     """TensorFlow finds out by the collections that the new nodes are inside the loop."""
     oracle = Oracle("lstm")

@@ -109,7 +109,7 @@ def test_low_precision_is_computed_in_float32(mode, dtype, limit):
     ],
     ids=["lstm", "lstm-proj", "gru-double", "relu-skip"],
 )
-@pytest.mark.sampled(4)
+@pytest.mark.corpus
 def test_unrolled_it_computes_the_same_without_loops(mode, more, version):
     oracle = Oracle(mode, **more)
     graph_def = training_graph(oracle, version)

@@ -404,6 +404,7 @@ def test_a_gpu_function_without_a_twin_for_the_cpu_is_lowered(plain, tmp_path):
 
 
 @pytest.mark.skipif(not PLAIN_LSTM.exists(), reason=f"{PLAIN_LSTM} is not here")
+@pytest.mark.corpus
 def test_a_real_plain_lstm_model_needs_nothing(tmp_path):
     found = lowering.find_ops_in_meta_graph(lowering.read_saved_model(PLAIN_LSTM).meta_graphs[0])
     assert len(found) > 10

@@ -348,6 +348,7 @@ def _graphs_in(root: Path) -> list[Path]:
     return sorted([*saved, *root.rglob("frozen*.pb"), *root.rglob("*.meta")])
 
 
+@pytest.mark.corpus
 def test_the_ops_of_every_real_graph_are_on_it():
     graphs = _graphs_in(ROOT / "fixtures")
     assert len(graphs) > 20

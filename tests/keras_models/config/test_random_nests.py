@@ -248,6 +248,7 @@ def _check_file(model: Config, dtype: str, verify: str) -> Any:
 
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(MODELS, DTYPES)
+@pytest.mark.corpus
 def test_converting_twice_is_converting_once(model: Config, dtype: str) -> None:
     report = _check_file(model, dtype, "layers")
     if report is not None:

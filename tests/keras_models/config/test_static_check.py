@@ -31,6 +31,7 @@ def test_the_table_knows_what_changed_between_versions():
     assert "units" in (accepted_keys("layers", "GRU") or ())
 
 
+@pytest.mark.corpus
 def test_every_converted_fixture_is_accepted():
     """They are loaded by Keras itself in the tests of whole files."""
     wrong = {}

@@ -171,6 +171,7 @@ def test_a_chaotic_model_proves_nothing_and_says_so(tmp_path):
         spoil_bias(right)
 
 
+@pytest.mark.corpus
 def test_what_keras_says_of_our_own_calls_is_not_shown(tmp_path, recwarn):
     """It warns of one array for a model whose inputs are a list of one."""
     report = rnnconvert.convert(
