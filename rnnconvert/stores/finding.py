@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from rnnconvert.commands.folder import FoundModel, FoundModels, Wanted, find_models
-from rnnconvert.containers.checkpoint import find_checkpoint
 from rnnconvert.containers.sniff import is_hdf5, is_zip
 from rnnconvert.errors import ConversionError, UnreadableInputError, UsageError, errors_of
 from rnnconvert.kinds import MODEL_NAMES, is_saved_model, kind_of
@@ -240,6 +239,8 @@ def _seems(path: Path) -> bool:
 
 def _parts(path: Path, name: str, objects: dict[str, StoredObject]) -> list[str]:
     """The names of the objects of a model: a directory, the files of a checkpoint, or a file."""
+    from rnnconvert.containers.checkpoint import find_checkpoint  # a local model needs none of it
+
     if is_saved_model(path):
         return [key for key in objects if name == "." or key.startswith(f"{name}/")]
     prefix, own = PurePosixPath(name), [name]

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from rnnconvert.commands.convert import possible_outputs
 from rnnconvert.commands.folder import (
     FoundModel,
     FoundModels,
@@ -114,6 +113,8 @@ def _places(model: FoundModel, target: Target, options: Options) -> set[str]:
         base = model.stored.url.parent
     if options.check or model.path == Path() or not isinstance(base, StoreUrl):
         return set()
+    from rnnconvert.commands.convert import possible_outputs  # a local model needs none of it
+
     beside = model.path.parent
     outputs = possible_outputs(model.path, None if target is None else beside, options)
     return {str(base.below(path.relative_to(beside).as_posix())) for path in outputs}

@@ -12,7 +12,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from rnnconvert.commands.convert import convert_path, footprint
 from rnnconvert.commands.folder import Wanted
 from rnnconvert.errors import (
     OutputError,
@@ -52,6 +51,7 @@ def convert_placed(
         ConversionError: as there; or the store can't be used, or has the output.
         NotAModel: of a folder's file, of which only the beginning had been looked at.
     """
+    from rnnconvert.commands.convert import convert_path  # `inspect` needs none of it
 
     source = _one_model(place)
     if options.in_place:
@@ -86,6 +86,8 @@ def states_of(objects: Sequence[StoredObject]) -> dict[str, str]:
 def _writes(local: Path, output: Path | None, options: Options) -> Sequence[Path]:
     if options.check or options.dry_run:
         return ()
+    from rnnconvert.commands.convert import footprint
+
     return footprint(local, output, options).writes
 
 
