@@ -115,7 +115,7 @@ def test_a_failed_conversion_uploads_nothing(cli, store, content, monkeypatch):
         Path(output, "half.h5").write_bytes(b"half")
         raise OutputError("no room", path=str(output))
 
-    monkeypatch.setattr("rnnconvert.stores.work.convert_path", fail)
+    monkeypatch.setattr("rnnconvert.commands.convert.convert_path", fail)
     result = cli("cudnn-to-keras", f"{store.top}/m.h5", "-o", f"{store.top}/out/", *FAST)
     assert (result.code, result.err) == (5, f"error: {store.top}/out: no room\n")
     assert list(store.all()) == ["m.h5"]
@@ -130,7 +130,7 @@ def test_copies_are_private(store, content, monkeypatch):
         seen.append(stat.S_IMODE(source.parent.stat().st_mode))
         return real(source, output, options)
 
-    monkeypatch.setattr("rnnconvert.stores.work.convert_path", convert_path)
+    monkeypatch.setattr("rnnconvert.commands.convert.convert_path", convert_path)
     rnnconvert.convert(f"{store.top}/m.h5", verify="none")
     assert seen == [0o700]
 
@@ -464,7 +464,7 @@ def test_a_run_is_resumed(cli, store, content, tmp_path, monkeypatch):
         names.append(source.name)
         return real(source, output, options)
 
-    monkeypatch.setattr("rnnconvert.stores.work.convert_path", convert_path)
+    monkeypatch.setattr("rnnconvert.commands.convert.convert_path", convert_path)
     arguments = ("cudnn-to-keras", f"{store.top}/models", "-o", f"{store.top}/out", *FAST,
                  "--report", "r.json", "--resume")  # fmt: skip
     assert cli(*arguments).code == 0
