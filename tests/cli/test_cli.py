@@ -554,14 +554,15 @@ def test_reports_of_several_inputs_are_a_list(cli, tmp_path, jobs):
     assert [report["input"]["path"] for report in found] == inputs
 
 
-def test_jobs_make_no_difference(cli, tmp_path):
+@pytest.mark.parametrize("verify", ["layers", pytest.param("model", marks=pytest.mark.corpus)])
+def test_jobs_make_no_difference(cli, tmp_path, verify):
     for directory in ("one", "two"):
         (tmp_path / directory).mkdir()
     names = [f"{letter}.h5" for letter in "abc"]
     for units, name in enumerate(names, 7):
         make_model_h5(tmp_path / name, units=(units, 4))
-    one = cli("cudnn-to-keras", *names, "-o", "one")
-    two = cli("cudnn-to-keras", *names, "-o", "two", "-j", "2")
+    one = cli("cudnn-to-keras", *names, "-o", "one", "--verify", verify)
+    two = cli("cudnn-to-keras", *names, "-o", "two", "--verify", verify, "-j", "2")
     assert (one.code, two.code) == (0, 0)
     assert snapshot(tmp_path / "one") == snapshot(tmp_path / "two")
     assert sorted(snapshot(tmp_path / "one")) == [f"{letter}.portable.h5" for letter in "abc"]
