@@ -212,7 +212,7 @@ THREE_DEEP = _model([_model([_model([DROPOUT], True)], False)], False)
 DTYPES = st.sampled_from(("float32", "float64"))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @example(THREE_DEEP, "float32", "keras3")
 @given(MODELS, DTYPES, st.sampled_from(("keras3", "keras2")))
 def test_a_ported_config_needs_no_port(model: Config, dtype: str, target: str) -> None:
