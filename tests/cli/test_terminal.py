@@ -157,7 +157,7 @@ def in_slow_motion(directory, seconds: str, *arguments: str, width: int = 80):
 @terminals
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 80])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_a_bar_with_bytes_layers_and_time_left(tmp_path, width):
     screen = in_slow_motion(
         tmp_path, "0.7", "cudnn-to-keras", "m.h5", "--verify", "weights", width=width

@@ -166,7 +166,7 @@ def all_gone(group: int, seconds: float = 20) -> bool:
 @posix
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["SIGTERM", "Ctrl-C"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_a_signal_ends_all_workers_and_finished_outputs_stay(tmp_path, way):
     """Two of three models have so many layers that their verification takes minutes."""
     make_model_h5(tmp_path / "a.h5", cells=["gru"], names=["only"], units=[4])

@@ -97,7 +97,7 @@ def run_onnx(path: Path, inputs: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["bi", "seq_gru"])
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_keras_to_onnx(name, tmp_path):
     tf2onnx = pytest.importorskip("tf2onnx", reason="tf2onnx is not installed")
     model, x, y = converted(name, tmp_path)

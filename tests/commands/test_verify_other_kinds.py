@@ -102,6 +102,7 @@ def lowered(tmp_path_factory) -> tuple[Path, Path]:
     return source, output
 
 
+@pytest.mark.corpus
 def test_a_savedmodel_against_the_lowered_one_both_ways_round(lowered):
     for pair in (lowered, lowered[::-1], (lowered[0], lowered[0])):
         report = rnnconvert.verify(*pair)

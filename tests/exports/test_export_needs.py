@@ -65,7 +65,7 @@ def test_the_command_gets_past_to_onnx(said, source, operator, tmp_path):
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )  # fmt: skip
-@pytest.mark.sampled(4)
+@pytest.mark.corpus
 def test_the_command_gets_past_to_tflite(said, source, options, own_operators, tmp_path):
     report = rnnconvert.export(source, tmp_path / "model.tflite", **options)
     assert report.proved == "model"

@@ -68,7 +68,7 @@ def steps(request, monkeypatch):
     return request.param
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.corpus
 def test_every_cell(steps, tmp_path):
     model = all_cells(steps)
     done, run = written(tflite, model, tmp_path / "model.tflite")
@@ -229,6 +229,7 @@ def test_past_the_traps(tmp_path):
 # --- int8, select ops -----------------------------------------------------------------------
 
 
+@pytest.mark.corpus
 def test_dynamic_range(tmp_path):
     model = filled(of_sequences(layers.LSTM(40), layers.Dense(30), features=20))
     plain, run = written(tflite, model, tmp_path / "plain.tflite")

@@ -440,7 +440,7 @@ def test_whole_command(saved, tmp_path):
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_mutants_are_caught(mutant, saved, tmp_path, monkeypatch):
     from rnnconvert.exports.torch_module import writing
 

@@ -51,6 +51,7 @@ def test_a_training_graph_restores_runs_trains_and_saves(case, tmp_path):
     assert kept.verdict == "equivalent"
 
 
+@pytest.mark.corpus
 def test_the_command(cli, folder, tmp_path):
     shown = cli("inspect", "model/model.ckpt.meta")
     assert shown.code == 0

@@ -138,7 +138,7 @@ def test_all_levels_pass(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", LOADED, ids=lambda model: model.name)
-@pytest.mark.sampled(8)
+@pytest.mark.corpus
 def test_keras_2_loads_it_and_its_own_conversion_computes_the_same(model, tmp_path):
     """The classes and bits as they are; and tf_keras, which turns CuDNN weights into plain ones
     while loading, predicts what the original predicted."""

@@ -105,6 +105,7 @@ def test_a_savedmodel_names_the_cause_on_every_route(cli, tmp_path):
     assert "model/lambda is a Lambda layer, whose code is in the file" in done.err
 
 
+@pytest.mark.corpus
 def test_a_function_that_is_not_in_the_file_is_named(cli, tmp_path, monkeypatch):
     x, y = make(tmp_path / "model", Holder().halve, save_format="tf")
     told = "model/lambda is a Lambda layer that calls halve, which is not in the file"

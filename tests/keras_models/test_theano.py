@@ -18,7 +18,7 @@ from rnnconvert.kinds import Kind, kind_of
 keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "theano"
-CASES = ["convolutions", "pictures"]
+CASES = ["pictures", "convolutions"]
 
 
 def differences(path: Path, case: str) -> list[float]:

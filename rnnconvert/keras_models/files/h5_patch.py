@@ -8,12 +8,12 @@ tile, and are checked there (`apply` does both). A tensor that was checked so is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import h5py
 import numpy as np
@@ -26,8 +26,6 @@ from rnnconvert.keras_models.files.attributes import write_names, write_text_att
 from rnnconvert.keras_models.files.h5 import OPTIMIZER, KerasH5, offset_of
 from rnnconvert.keras_models.plan import Plan, Relay, TensorChange
 from rnnconvert.progress import BYTES, tell
-
-T = TypeVar("T")
 
 _LARGE = 2**20
 """Bytes from which a tensor that stays as it is goes past HDF5, too."""
@@ -114,15 +112,11 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         offsets = {each.path: _offset(file, each.path) for each in streamed}
     with open_raw(source.path) as reader, open_raw(copy, writes=True) as writer:
         stream = TileStream(reader, writer, check=check)
-        work = _mixed(
-            [
-                (each.path, piece)
-                for each in streamed
-                if (each.change is None) is stays
-                for piece in _pieces(stream, each, source, offsets[each.path])
-            ]
-            for stays in (True, False)
-        )
+        work = [
+            (each.path, piece)
+            for each in streamed
+            for piece in _pieces(stream, each, source, offsets[each.path])
+        ]
         results = side_by_side(
             (piece for _, piece in work),
             lambda count: tell("writing", count, len(work), "pieces"),
@@ -139,12 +133,6 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         if path in checked:
             checked[path].found.add(found)
     return checked
-
-
-def _mixed(lists: Iterable[list[T]]) -> list[T]:
-    """The items of some lists, all through: copying waits for the disk, transposing for a core."""
-    placed = [((i + 0.5) / len(each), item) for each in lists for i, item in enumerate(each)]
-    return [item for _, item in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _offset(file: h5py.File, path: str) -> int:

@@ -388,6 +388,7 @@ def test_gpu_twins_of_plain_keras_layers_are_left_alone(plain, tmp_path):
     assert snapshot(plain) == snapshot(tmp_path / "lowered")
 
 
+@pytest.mark.corpus
 def test_a_gpu_function_without_a_twin_for_the_cpu_is_lowered(plain, tmp_path):
     """The op itself is what counts where nothing else can run in its place."""
     saved_model = lowering.read_saved_model(plain)

@@ -479,6 +479,7 @@ def test_an_op_that_is_still_there_fails(tmp_path):
     assert "CudnnRNNV3 is still there" in result.reason
 
 
+@pytest.mark.corpus
 def test_ops_in_functions_that_are_still_there_fail(tmp_path):
     source, target = model_of("tf23/ops_v1"), tmp_path / "lowered"
     target.mkdir()

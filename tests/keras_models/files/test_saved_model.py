@@ -283,7 +283,7 @@ def without_paths(value: Any) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", [*PLAIN, scaled])
-@pytest.mark.sampled(8)
+@pytest.mark.corpus
 def test_equals_the_h5_file_of_tf_keras(builder: Builder, tmp_path: Path) -> None:
     saved = save(build(builder), tmp_path)
     rebuild_saved_model(saved, tmp_path / "rebuilt.h5")

@@ -131,6 +131,7 @@ def build_variety(keras: Any) -> Any:
     return model
 
 
+@pytest.mark.corpus
 def test_a_keras3_file_is_rebuilt_as_keras3_writes_it(tmp_path, keras):
     model = build_variety(keras)
     model.compile("adam", "mse", metrics=["mae"])

@@ -157,7 +157,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(("spoil", "source"), MUTANTS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 def test_a_wrong_form_is_seen(spoil, source, tmp_path, monkeypatch, request):
     source = source if isinstance(source, Path) else request.getfixturevalue(source)
     spoil(monkeypatch)

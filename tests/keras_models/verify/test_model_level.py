@@ -162,6 +162,7 @@ def test_float64_tells_rounding_from_a_wrong_function(tmp_path, monkeypatch):
     assert "no rounding" in result.detail
 
 
+@pytest.mark.corpus
 def test_a_chaotic_model_proves_nothing_and_says_so(tmp_path):
     source, right = large_recurrent_weights(tmp_path, 20)
     for _ in ("right", "wrong"):
