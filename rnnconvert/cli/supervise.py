@@ -170,8 +170,7 @@ def leave(code: int) -> NoReturn:
     atexit._run_exitfuncs()
     try:
         for stream in (sys.stdout, sys.stderr):
-            if stream is not None:
-                stream.flush()
+            stream.flush()
     except (OSError, ValueError):  # Python itself tells of it, on its own way out
         sys.exit(code)
     os._exit(code)

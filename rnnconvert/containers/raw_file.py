@@ -54,16 +54,12 @@ class RawFile:
             UnreadableInputError: the file ends before, or can't be read.
             OSError: it is a file of our own, and can't be read.
         """
-        try:
+        with self._read_errors():
             while view:
                 got = self._read(view, offset)
                 if not got:
                     raise UnreadableInputError("the file ends in the middle of a tensor")
                 view, offset = view[got:], offset + got
-        except OSError as error:
-            if self.writes:
-                raise
-            raise UnreadableInputError(f"can't be read: {error.strerror}") from error
 
     def write(self, view: memoryview, offset: int) -> None:
         """Write `view` at `offset`; raises OSError."""
@@ -74,14 +70,11 @@ class RawFile:
     def read_spans(self, view: memoryview, spans: Iterable[Span]) -> None:
         """Fill parts of `view`, with as little as can be around each call; raises as `read`."""
         call, number = getattr(os, "preadv", None), self.fileno()
-        for offset, start, length in spans:
-            part = view[start : start + length]
-            try:
-                got = call(number, [part], offset) if call is not None else 0
-            except OSError:
-                got = 0
-            if got != length:  # not all at once, or an error, which it tells of
-                self.read(part, offset)
+        with self._read_errors():
+            for offset, start, length in spans:
+                part = view[start : start + length]
+                if call is None or call(number, [part], offset) != length:  # not all at once
+                    self.read(part, offset)
 
     def write_spans(self, view: memoryview, spans: Iterable[Span]) -> None:
         """Write parts of `view`, as `read_spans` reads them; raises OSError."""
@@ -90,6 +83,15 @@ class RawFile:
             part = view[start : start + length]
             if call is None or call(number, part, offset) != length:
                 self.write(part, offset)
+
+    @contextmanager
+    def _read_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self.writes:
+                raise
+            raise UnreadableInputError(f"can't be read: {error.strerror}") from error
 
     def _read(self, view: memoryview, offset: int) -> int:
         if hasattr(os, "preadv"):
