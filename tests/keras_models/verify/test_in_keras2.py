@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
 import rnnconvert
 from rnnconvert.errors import DifferenceError, NotConvertibleError
 from rnnconvert.keras_models.config import layer_forms, merge_masks
+from rnnconvert.keras_models.config.channels_first import has_channels_first
 from rnnconvert.keras_models.config.shared_forms import shared_forms
 from rnnconvert.keras_models.config.tensorflow_calls.writer import Writer
 from rnnconvert.keras_models.verify import keras2_engine
@@ -204,6 +206,30 @@ def test_what_tf_keras_does_not_run_is_a_condition(tmp_path, monkeypatch):
     assumption = assumed(rnnconvert.convert(MERGED, tmp_path / "out.h5", device="cpu"))
     assert str(assumption).startswith("the form of concatenate ")
     assert "no such layer" in assumption.why
+
+
+def test_an_old_softmax_is_a_condition(tmp_path):
+    layers = tf_keras.layers
+    model = tf_keras.Sequential(
+        [layers.Input((6, 5)), layers.LSTM(4, return_sequences=True), layers.Softmax(name="old")]
+    )
+    filled(model)
+    model.save(tmp_path / "m.h5")
+    with h5py.File(tmp_path / "m.h5", "r+") as file:
+        for group in (file, file["model_weights"]):
+            group.attrs["keras_version"] = "2.4.0"
+    assumption = assumed(rnnconvert.convert(tmp_path / "m.h5", tmp_path / "out.h5", device="cpu"))
+    assert str(assumption) == "the form of old is as in Keras 2"
+    assert "Softmax of Keras before 2.5" in assumption.why
+
+
+def test_channels_first_is_seen_in_a_wrapper():
+    conv = {"class_name": "Conv2D", "config": {"name": "c", "data_format": "channels_first"}}
+    wrapped = {"class_name": "TimeDistributed", "config": {"name": "t", "layer": conv}}
+    model = {"class_name": "Sequential", "config": {"name": "m", "layers": [wrapped]}}
+    assert has_channels_first(model)
+    conv["config"]["data_format"] = "channels_last"
+    assert not has_channels_first(model)
 
 
 def test_strict_does_not_let_it_pass(tmp_path, monkeypatch):
