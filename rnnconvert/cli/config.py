@@ -76,6 +76,14 @@ def _guess(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def from_settings() -> frozenset[str]:
+    """Names of the running command's options that no flag gave, but a file or a variable."""
+    context = click.get_current_context()
+    sources = (click.core.ParameterSource.DEFAULT_MAP, click.core.ParameterSource.ENVIRONMENT)
+    names = [parameter.name for parameter in context.command.params if parameter.name]
+    return frozenset(name for name in names if context.get_parameter_source(name) in sources)
+
+
 def default_map(group: click.Group) -> dict[str, Any]:
     """What the file says, as click's `default_map`: for each command the options that it has.
 

@@ -44,7 +44,7 @@ def export_model(path: Path, output: Path, options: ExportOptions) -> Report:
     general = options.general
     with max_bytes(general.max_bytes), errors_of(path), last_resort():
         target = export_target(output, options.to, stateful_step=options.stateful_step)
-        options.require_for(target.name)
+        options = options.for_target(target.name)
         if general.device == "gpu":
             raise UsageError("--device gpu: an export is proved on the CPU, where it runs anywhere")
         kind = kind_of(path)

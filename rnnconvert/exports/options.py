@@ -12,7 +12,7 @@ QUANTIZE = ("none", "dynamic")
 OPSETS = range(13, 19)
 """Of ONNX: from the first that has all that tf2onnx makes of a mask, to the last that it knows."""
 _OF_TARGET = {"opset": "onnx", "quantize": "tflite", "allow_select_ops": "tflite"}
-_OWN = ("to", "opset", "quantize", "stateful_step", "allow_select_ops")
+_OWN = ("to", "opset", "quantize", "stateful_step", "allow_select_ops", "settings")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class ExportOptions:
         quantize: "none", or "dynamic" for int8 weights (TFLite).
         stateful_step: one time step in; outputs and states out, states as further inputs.
         allow_select_ops: TFLite may need TensorFlow's own kernels (the Flex delegate).
+        settings: which of these come from settings, and so are for the targets that have them.
         general: the options that every command has: verify, inputs (seed, batch, timesteps and
             tolerances; `inputs.timesteps` is also the number of steps of an unrolled model), force,
             dry_run, device, strict, permissions, stack, hashes, max_bytes.
@@ -35,6 +36,7 @@ class ExportOptions:
     quantize: str = "none"
     stateful_step: bool = False
     allow_select_ops: bool = False
+    settings: frozenset[str] = frozenset()
     general: Options = field(default_factory=Options)
 
     def __post_init__(self) -> None:
@@ -51,17 +53,24 @@ class ExportOptions:
         own = {name: named.pop(name) for name in _OWN if name in named}
         return cls(**own, general=Options.of(**named))
 
-    def require_for(self, target: str) -> None:
-        """Refuse what this target has not: an option that is given is never left out quietly.
+    def for_target(self, target: str) -> ExportOptions:
+        """What this target has of them: a flag that is given is never left out quietly.
 
         Raises:
-            UsageError: an option of another target, or an opset that is not written.
+            UsageError: a flag of another target, or an opset that is not written.
         """
+        left_out = {}
         for name, only in _OF_TARGET.items():
-            if target != only and getattr(self, name) != getattr(ExportOptions, name):
+            default = getattr(ExportOptions, name)
+            if target == only or getattr(self, name) == default:
+                continue
+            if name not in self.settings:
                 raise UsageError(f"--{name.replace('_', '-')} is for --to {only}")
-        if self.opset is not None and self.opset not in OPSETS:
-            raise UsageError(f"--opset {self.opset}: expected {OPSETS[0]} to {OPSETS[-1]}")
+            left_out[name] = default
+        kept = replace(self, **left_out)
+        if kept.opset is not None and kept.opset not in OPSETS:
+            raise UsageError(f"--opset {kept.opset}: expected {OPSETS[0]} to {OPSETS[-1]}")
+        return kept
 
     @property
     def before(self) -> Options:

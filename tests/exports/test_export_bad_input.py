@@ -50,6 +50,19 @@ def test_usage(cli, model, tmp_path, arguments, said):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.h5"]
 
 
+def test_a_setting_is_for_the_targets_that_have_it(cli, model, tmp_path, monkeypatch):
+    """A setting is for all exports of a project: it is no mistake in those to other targets."""
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text('[tool.rnnconvert]\nopset = 15\nquantize = "dynamic"\nverify = "none"\n')
+    assert cli("export", model, "-o", "m.safetensors").code == 0
+    monkeypatch.setenv("RNNCONVERT_OPSET", "9")
+    assert cli("export", model, "-o", "n.safetensors").code == 0
+    result = cli("export", model, "-o", "m.onnx")
+    assert (result.code, "--opset 9: expected 13 to 18" in result.err) == (2, True)
+    result = cli("export", model, "-o", "o.safetensors", "--opset", "15")
+    assert (result.code, "--opset is for --to onnx" in result.err) == (2, True)
+
+
 def test_input_and_output(cli, model, tmp_path):
     assert cli("export", tmp_path / "none.h5", "-o", "m.onnx").code == 3
     (tmp_path / "broken.h5").write_bytes(model.read_bytes()[:2000])

@@ -14,6 +14,8 @@ from rnnconvert.keras_models.config.tensorflow_calls.rewiring import behind_thei
 from rnnconvert.keras_models.config.tensorflow_calls.values import keras_tensor
 from rnnconvert.keras_models.config.tree import Config, Node, members, parse_version, show_path
 
+SOFTMAX_WITH_MASKS = (2, 5, 0)
+"""Keras 2's first version whose Softmax leaves masked steps out."""
 _ATTENTIONS = ("Attention", "AdditiveAttention")
 
 _OTHERWISE: dict[str, tuple[Callable[[Config], bool], str]] = {
@@ -56,7 +58,7 @@ def port_forms(node: Node, keras_version: str | None, changes: Changes) -> None:
         changes.drop(path, node.config, "max_tokens")
     if node.class_name == "Hashing" and (version is None or version < (2, 10, 0)):
         changes.problem(f"{path}: Hashing of Keras before 2.10, which gave other numbers")
-    if node.class_name == "Softmax" and version is not None and version < (2, 5, 0):
+    if node.class_name == "Softmax" and version is not None and version < SOFTMAX_WITH_MASKS:
         _without_mask(path, node, changes)
     old = is_multi_backend(keras_version, below=(2, 4, 0))
     if old and node.config.get("interpolation") == "bilinear":

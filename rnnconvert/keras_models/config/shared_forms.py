@@ -13,9 +13,6 @@ from rnnconvert.keras_models.config.tree import Config, parse_version, root, sho
 _ATTENTIONS = ("AdditiveAttention", "Attention", "MultiHeadAttention")
 """Keras 3 reads their configs as they are, or nearly, and may mean something else by them."""
 
-SOFTMAX_WITH_MASKS = (2, 5, 0)
-"""Keras 2's first version whose Softmax leaves masked steps out."""
-
 
 def shared_forms(model: Config, keras_version: str | None) -> tuple[str, ...]:
     """Names of the layers whose form for Keras 3 is written alike into both models.

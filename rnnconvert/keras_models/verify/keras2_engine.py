@@ -11,8 +11,9 @@ import numpy as np
 
 from rnnconvert.errors import ConversionError
 from rnnconvert.keras_models.config.channels_first import has_channels_first
+from rnnconvert.keras_models.config.layer_forms import SOFTMAX_WITH_MASKS
 from rnnconvert.keras_models.config.recurrent import CUDNN_CLASSES
-from rnnconvert.keras_models.config.shared_forms import SOFTMAX_WITH_MASKS, shared_forms
+from rnnconvert.keras_models.config.shared_forms import shared_forms
 from rnnconvert.keras_models.config.tree import parse_version, root, walk
 from rnnconvert.keras_models.files import h5_patch
 from rnnconvert.keras_models.files.h5 import open_keras_h5
