@@ -29,6 +29,7 @@ def shared_forms(model: Config, keras_version: str | None) -> tuple[str, ...]:
     model, changes = copy.deepcopy(model), Changes()
     nodes = list(walk(root(model)))
     found = [show_path(node.path) for node in nodes if node.class_name in _ATTENTIONS]
+    found += [show_path(node.path) for node in nodes if node.config.get("time_major") is True]
     for node in nodes:
         port_channels_first(node, changes)
         port_merge_masks(node, changes)

@@ -11,7 +11,7 @@ import pytest
 
 import rnnconvert
 from rnnconvert.errors import DifferenceError, NotConvertibleError
-from rnnconvert.keras_models.config import layer_forms, merge_masks
+from rnnconvert.keras_models.config import layer_forms, merge_masks, structure
 from rnnconvert.keras_models.config.channels_first import has_channels_first
 from rnnconvert.keras_models.config.shared_forms import shared_forms
 from rnnconvert.keras_models.config.tensorflow_calls.writer import Writer
@@ -25,6 +25,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 ATTENTION = FIXTURES / "whole" / "tf23" / "forms_attention" / "model.h5"
 NEW_ATTENTION = FIXTURES / "whole" / "tf215" / "forms_attention" / "model.h5"
 MERGED = FIXTURES / "zoo" / "tf210" / "Concatenate_masked" / "model.h5"
+TIME_MAJOR = FIXTURES / "keras" / "tf215" / "plain_timemajor" / "model.h5"
 MULTIPLIED = FIXTURES / "zoo" / "tf210" / "Multiply_masked" / "model.h5"
 
 
@@ -61,8 +62,9 @@ def detail(report) -> str:
 @pytest.mark.parametrize(
     ("source", "named"),
     [(ATTENTION, "additive_attention"), (NEW_ATTENTION, "multi_head_attention"),
-     (MERGED, "concatenate"), (MULTIPLIED, "multiply"), ("concat", "by_concat")],
-    ids=["before 2.9", "2.15", "concatenate", "multiply", "beside CuDNN layers"],
+     (MERGED, "concatenate"), (MULTIPLIED, "multiply"), ("concat", "by_concat"),
+     (TIME_MAJOR, "first, second")],
+    ids=["before 2.9", "2.15", "concatenate", "multiply", "beside CuDNN layers", "time-major"],
 )  # fmt: skip
 @pytest.mark.sampled(6)
 def test_it_is_run_and_agrees(source, named, tmp_path, request):
@@ -151,10 +153,20 @@ def mask_of_the_first(monkeypatch) -> None:
     monkeypatch.setattr(merge_masks, "_counts", first)
 
 
+def axes_kept(monkeypatch) -> None:
+    right = structure._transpose
+
+    def kept(name, reference):
+        return {**right(name, reference), "config": {"axes": [0, 1, 2]}}
+
+    monkeypatch.setattr(structure, "_transpose", kept)
+
+
 MUTANTS = [
     (causal_lost, ATTENTION), (causal_everywhere, ATTENTION), (score_mode_swapped, "concat"),
     (threshold_lost, ATTENTION), (causal_call_lost, "concat"), (masks_by_or, MERGED),
     (masks_by_or, MULTIPLIED), (mask_of_the_first, MERGED),
+    (axes_kept, TIME_MAJOR),
 ]  # fmt: skip
 
 
@@ -168,7 +180,7 @@ def test_a_wrong_form_is_seen(spoil, source, tmp_path, monkeypatch, request):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("spoil", "source"), [MUTANTS[0], MUTANTS[5]])
+@pytest.mark.parametrize(("spoil", "source"), [MUTANTS[0], MUTANTS[5], MUTANTS[8]])
 def test_without_it_they_are_not(spoil, source, tmp_path, monkeypatch):
     """So the check is what sees them."""
     spoil(monkeypatch)
