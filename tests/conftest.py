@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from helpers import Result
@@ -66,17 +68,33 @@ def cli(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `sampled(n)` each n-th variant is a default test; all are in the sweeps."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Which variants of a test are default tests, and which are in the sweeps.
+
+    Of `sampled(n)` each n-th variant is a default test, and the others are in the sweeps. Of
+    `thinned(n)` one in n of the sweeps' variants is tested, chosen by its name, and all of them
+    with TEST_EVERYTHING=1 in the environment.
+    """
     seen: Counter[str] = Counter()
+    thinned: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is None or item.get_closest_marker("corpus") is not None:
-            continue
         name = item.nodeid.partition("[")[0]
-        if seen[name] % mark.args[0]:
-            item.add_marker(pytest.mark.corpus)
-        seen[name] += 1
+        mark = item.get_closest_marker("sampled")
+        if mark is not None and item.get_closest_marker("corpus") is None:
+            if seen[name] % mark.args[0]:
+                item.add_marker(pytest.mark.corpus)
+            seen[name] += 1
+        if item.get_closest_marker("thinned") and item.get_closest_marker("corpus"):
+            thinned[name].append(item)
+    left_out: list[pytest.Item] = []
+    for own in thinned.values() if not os.environ.get("TEST_EVERYTHING") else ():
+        own.sort(key=lambda item: crc32(item.nodeid.encode()))
+        mark = own[0].get_closest_marker("thinned")
+        assert mark is not None
+        left_out += own[-(-len(own) // mark.args[0]) :]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish() -> None:

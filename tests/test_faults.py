@@ -65,17 +65,17 @@ def _cases() -> list[Any]:
     for name in JOBS:
         for error in ERRORS:
             for old in (True, False):
-                is_default = (name, error) in DEFAULT and old
-                marks = [] if is_default else [pytest.mark.corpus]
+                marks = [] if (name, error) in DEFAULT and old else [pytest.mark.corpus]
                 if not old and JOBS[name].output is None:
                     continue
                 words = f"{name}-{error}-{'over older files' if old else 'new'}"
-                found.append(pytest.param(name, error, old, is_default, id=words, marks=marks))
+                found.append(pytest.param(name, error, old, id=words, marks=marks))
     return found
 
 
-@pytest.mark.parametrize(("name", "error", "old", "fast"), _cases())
-def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old, fast):
+@pytest.mark.parametrize(("name", "error", "old"), _cases())
+@pytest.mark.thinned(2)
+def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old):
     job, folder = JOBS[name], tmp_path / "work"
     if job.needs:
         pytest.importorskip(job.needs)
@@ -93,7 +93,7 @@ def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old, fast):
         return fault, before, comparable(snapshot(folder)), raised
 
     _, _, complete, _ = run(0)
-    for at in faults.numbers(fast=fast):
+    for at in faults.numbers(f"{name} {error} {old}"):
         fault, before, after, raised = run(at)
         if len(fault.done) < at:
             break
@@ -116,6 +116,7 @@ def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old, fast):
     [pytest.param(each, marks=[] if each == "h5" else [pytest.mark.corpus]) for each in JOBS],
 )
 @pytest.mark.sampled(2)
+@pytest.mark.thinned(2)
 def test_a_kill_at_the_nth_operation(tmp_path, name, old):
     """In a process of its own, which forks: the target is the old or the new, the input untouched.
 

@@ -43,6 +43,7 @@ LOOPS = {"plain_export"}
 
 
 @pytest.mark.parametrize("opset", [opset for opset in OPSETS if opset not in (15, 17)])
+@pytest.mark.thinned(2)
 def test_every_opset(opset, tmp_path):
     """Every recurrent operator, a mask, a loop, convolutions, and operators that came or changed.
 
@@ -77,6 +78,7 @@ def test_every_opset(opset, tmp_path):
     [*REAL, *FOLDERS, *CHECKPOINTS, *GRAPHS, *KERAS_1, KERAS_1_WEIGHTS, *ZIPS, *FURTHER_CASES],
     ids=lambda path: "-".join(path.parts[-3:]),
 )
+@pytest.mark.thinned(4)
 def test_to_onnx_or_a_reason(path, tmp_path):
     name = name_of(path)
     folder = tmp_path / "out"

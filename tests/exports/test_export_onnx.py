@@ -46,6 +46,7 @@ QUICK = [model for model in CASES if model.path.parent.name in NATIVE]
 
 @pytest.mark.parametrize("model", swept(CASES, QUICK), ids=lambda model: model.name)
 @pytest.mark.sampled(6)
+@pytest.mark.thinned(3)
 def test_what_the_old_library_predicted(model: Model, tmp_path):
     path = tmp_path / "model.onnx"
     report = rnnconvert.export(model.path, path)
@@ -179,6 +180,7 @@ FEW = [("LSTM", True, True), ("GRU", False, False), ("backwards", True, False),
 
 @pytest.mark.parametrize("case", swept(MASKS, FEW), ids=str)
 @pytest.mark.sampled(2)
+@pytest.mark.thinned(2)
 def test_every_mask(case, tmp_path):
     """Padding on the right, on the left, holes, and a sequence of nothing but padding."""
     kind, sequences, zeros = case

@@ -33,6 +33,7 @@ def run_steps(run, x, states):
 @pytest.mark.parametrize("target", ["onnx", "keras"])
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.sampled(8)
+@pytest.mark.thinned(2)
 def test_single_steps_are_one_run(name, target, tmp_path):
     source = saved(MODELS[name], tmp_path / "model.keras")
     path = tmp_path / f"step.{target}"

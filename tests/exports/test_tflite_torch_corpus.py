@@ -62,6 +62,7 @@ def ids(path: Path) -> str:
     [*REAL, *FOLDERS, *CHECKPOINTS[::3], *KERAS_1[:2], *OWN_CASES, *FURTHER_CASES],
     ids=ids,
 )
+@pytest.mark.thinned(4)
 def test_to_torch_or_a_reason(path, tmp_path):
     swept(path, "torch", tmp_path / "out", {**REASONS, **NO_TORCH})
 
@@ -69,6 +70,7 @@ def test_to_torch_or_a_reason(path, tmp_path):
 @pytest.mark.parametrize(
     "path", [*SHORT, *FOLDERS, *CHECKPOINTS[::6], *KERAS_1[:2], *FEW_CASES], ids=ids
 )
+@pytest.mark.thinned(4)
 def test_to_tflite_or_a_reason(path, tmp_path):
     """For its own number of steps, or six; real models for one sequence, LSTMs as one operator."""
     reasons = {**REASONS, **NO_TFLITE}

@@ -92,6 +92,7 @@ def test_recurrent_layers(name, tmp_path):
 @pytest.mark.parametrize("merge", ["concat", "sum", "ave", "mul", None])
 @pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "gru_before"])
 @pytest.mark.sampled(12)
+@pytest.mark.thinned(2)
 def test_bidirectional(name, merge, tmp_path):
     make = RECURRENT[name]
     x, masked = keras.Input((None, FEATURES)), keras.Input((STEPS, FEATURES))

@@ -55,6 +55,7 @@ def run(loaded, inputs: list[np.ndarray]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("model", swept(RUNNABLE, NEWEST), ids=lambda model: model.name)
 @pytest.mark.sampled(18)
+@pytest.mark.thinned(2)
 def test_own_fixture(model: Model) -> None:
     before = model.path.read_bytes()
     loaded = load_model(model.path)

@@ -84,6 +84,7 @@ def plain_file(path, **keywords):
     ids=lambda part: getattr(part, "name", part),
 )
 @pytest.mark.sampled(16)
+@pytest.mark.thinned(2)
 def test_cudnn_to_keras_and_back(model, target, tmp_path):
     """Only an LSTM's bias differs: its sum is halved, and the halves are exact."""
     portable, back, again = (tmp_path / name for name in ("p.h5", "back.h5", "again.h5"))

@@ -20,6 +20,7 @@ CUDNN = [model for model in LOADABLE if not model.path.parent.name.startswith("p
 
 @pytest.mark.parametrize("model", BY_THE_OLDEST, ids=lambda model: model.name)
 @pytest.mark.sampled(32)
+@pytest.mark.thinned(2)
 def test_target_keras2(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, target="keras2", verify="layers")
@@ -34,6 +35,7 @@ def test_target_keras2(model, tmp_path):
 @pytest.mark.parametrize(
     "model", [m for m in CUDNN if m in BY_THE_OLDEST], ids=lambda model: model.name
 )
+@pytest.mark.thinned(2)
 def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, tmp_path):
     output = tmp_path / "converted.h5"
     report = rnnconvert.convert(model.path, output, verify="layers")
@@ -49,6 +51,7 @@ def test_default_target_loads_in_keras2_unless_the_report_names_a_point(model, t
 
 @pytest.mark.parametrize("model", swept(CUDNN, NEWEST), ids=lambda model: model.name)
 @pytest.mark.sampled(42)
+@pytest.mark.thinned(2)
 def test_weights_equal_tf_keras_own_conversion_bit_for_bit(model, tmp_path):
     """tf_keras converts while loading; its weights, in the file's order, against ours."""
     layers = tf_keras.layers

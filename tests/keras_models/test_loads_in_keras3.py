@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from models import ENDS, FURTHER, NEWEST, OWN, Model, predict, swept, worst_difference
+from models import ENDS, FURTHER, NEWEST, OWN, Model, predict, swept, train, worst_difference
 
 import rnnconvert
 
@@ -33,6 +33,7 @@ def check(model: Model, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", swept(ENDS, NEWEST), ids=lambda model: model.name)
 @pytest.mark.sampled(64)
+@pytest.mark.thinned(3)
 def test_own_fixture(model, tmp_path):
     check(model, tmp_path)
 
@@ -40,6 +41,7 @@ def test_own_fixture(model, tmp_path):
 @pytest.mark.corpus
 @pytest.mark.skipif(not FURTHER, reason="the folder of further fixtures is not beside the checkout")
 @pytest.mark.parametrize("model", FURTHER, ids=lambda model: model.name)
+@pytest.mark.thinned(3)
 def test_further_fixture(model, tmp_path):
     check(model, tmp_path)
 
@@ -52,7 +54,7 @@ def test_a_converted_compiled_model_can_be_trained(name, tmp_path):
     rnnconvert.convert(model.path, output)
     loaded = keras.models.load_model(output)
     assert loaded.compiled
-    loaded.fit(model.inputs()[0], model.outputs()[0], verbose=0)
+    train(loaded, model)
 
 
 def test_weights_only_output_loads_into_a_portable_twin(tmp_path):

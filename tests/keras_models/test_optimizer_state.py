@@ -5,7 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
-from models import NEWEST, OLDEST, OWN, swept
+from models import NEWEST, OLDEST, OWN, swept, train
 
 import rnnconvert
 
@@ -90,6 +90,7 @@ def test_keras2_file_holds_the_permuted_slots(model, tmp_path):
 
 @pytest.mark.parametrize("model", swept(EQUAL, OLDEST), ids=lambda model: model.name)
 @pytest.mark.corpus
+@pytest.mark.thinned(2)
 def test_tf_keras_resumes_from_it(model, tmp_path):
     tf_keras = pytest.importorskip("tf_keras")
     output = tmp_path / "converted.h5"
@@ -104,11 +105,12 @@ def test_tf_keras_resumes_from_it(model, tmp_path):
     assert len(variables) == len(stored)
     for mine, its in zip(stored, variables, strict=True):
         assert np.array_equal(mine, its)
-    loaded.fit(model.inputs()[0], model.outputs()[0], verbose=0)
+    train(loaded, model)
 
 
 @pytest.mark.parametrize("model", swept(EQUAL, NEWEST), ids=lambda model: model.name)
 @pytest.mark.sampled(8)
+@pytest.mark.thinned(2)
 def test_keras3_resumes_from_the_keras_format(model, tmp_path):
     keras = pytest.importorskip("keras")
     output = tmp_path / "converted.keras"
@@ -123,7 +125,7 @@ def test_keras3_resumes_from_the_keras_format(model, tmp_path):
     )
     for slot in slots:  # each slot has the shape of its weight, at its weight's place
         assert slot.shape in by_weight
-    loaded.fit(model.inputs()[0], model.outputs()[0], verbose=0)
+    train(loaded, model)
 
 
 @pytest.mark.parametrize("model", UNEQUAL, ids=lambda model: model.name)
@@ -137,6 +139,7 @@ def test_slots_that_disagree_are_dropped_with_the_reason(model, tmp_path):
 
 @pytest.mark.parametrize("model", swept(STATES, STATES[:2]), ids=lambda model: model.name)
 @pytest.mark.corpus
+@pytest.mark.thinned(2)
 def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     """Keras 3 can't restore state from any .h5, and with state in the file its fit fails."""
     keras = pytest.importorskip("keras")
@@ -146,7 +149,7 @@ def test_keras3_trains_the_h5_with_a_fresh_optimizer(model, tmp_path):
     assert "--to keras" in report.optimizer.notes[0]
     keras.backend.clear_session()
     loaded = keras.models.load_model(output)
-    loaded.fit(model.inputs()[0], model.outputs()[0], verbose=0)
+    train(loaded, model)
 
 
 def test_drop(tmp_path):

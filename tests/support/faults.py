@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -107,18 +108,20 @@ def failing(fault: Fault) -> Iterator[None]:
             _current = None
 
 
-def numbers(*, fast: bool = False) -> Iterator[int]:
-    """1, 2, 3, ... and in steps that grow later, where one write is as another.
+def numbers(variant: str) -> Iterator[int]:
+    """1, 2, ... in random steps that grow, since late writes are one as another.
 
-    With TEST_EVERY_OPERATION=1 in the environment, every number.
+    Each variant of a job has other steps, so that all together come close to every number. With
+    TEST_EVERYTHING=1 in the environment, every number.
     """
-    if os.environ.get("TEST_EVERY_OPERATION"):
+    if os.environ.get("TEST_EVERYTHING"):
         yield from range(1, 5000)
         return
+    random = Random(variant)
     at = 1
     while at < 5000:
         yield at
-        at += max(3 if fast else 1, at // (4 if fast else 8))
+        at += random.randint(1, max(1, at * 7 // 8))
 
 
 # --- killed -------------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ def main() -> None:
     source, _ = prepare(folder, job, old=old)
     assert _in_a_fork(name, folder, source.name, 0, old=old) == 0
     whole, killed = snapshot(folder), 0
-    for at in numbers():
+    for at in numbers(f"{name} {old}"):
         prepare(folder, job, old=old)
         before = snapshot(folder)
         code = _in_a_fork(name, folder, source.name, at, old=old)

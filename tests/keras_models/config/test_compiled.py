@@ -80,6 +80,7 @@ def model():
 
 @pytest.mark.parametrize("kind", swept(["optimizer", "loss", "metric", "form"], ["form"]))
 @pytest.mark.parametrize("stack", swept(STACKS, ["tf210"]))
+@pytest.mark.thinned(3)
 def test_compiles_and_gives_the_old_figures(stack, kind, model):
     x, targets = data()
     weights = weights_of(stack)
@@ -123,6 +124,7 @@ def trains_alike(stack: str, case: dict) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [name for name in STACKS if name in ("tf115", "tf215")])
 @pytest.mark.corpus  # the level `model` trains one step, too
+@pytest.mark.thinned(2)
 def test_three_steps_of_training_give_the_old_loss(stack, model):
     """With each optimizer and schedule once: it shows that every number means the same."""
     x, targets = data()
@@ -146,6 +148,7 @@ def test_three_steps_of_training_give_the_old_loss(stack, model):
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("stack", ["k224", "tf215"])
+@pytest.mark.thinned(2)
 def test_every_file_loads_compiled(stack, tmp_path):
     """Whole files: converted, then loaded by the user's own line."""
     keras = pytest.importorskip("keras", reason="Keras 3 is not installed")

@@ -257,7 +257,7 @@ def test_converting_twice_is_converting_once(model: Config, dtype: str) -> None:
 
 
 @pytest.mark.corpus
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(MODELS, DTYPES)
 def test_every_nest_runs_as_before(model: Config, dtype: str) -> None:
     report = _check_file(model, dtype, "model")

@@ -157,6 +157,7 @@ def difference(library, path: Path, x: np.ndarray, wanted: np.ndarray) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(("version", "case"), LOADED, ids=str)
 @pytest.mark.sampled(6)
+@pytest.mark.thinned(2)
 def test_keras_computes_what_torch_computes(version, case, request, tmp_path):
     library = request.getfixturevalue(version)
     library.backend.clear_session()

@@ -73,6 +73,7 @@ def test_the_right_conversion_passes(converted):
 
 @pytest.mark.parametrize(("mutant", "cell"), CASES, ids=lambda part: getattr(part, "name", part))
 @pytest.mark.sampled(36)
+@pytest.mark.thinned(3)
 def test_a_wrong_tensor_is_caught(converted, tmp_path, mutant, cell):
     source, right = converted
     wrong = tmp_path / "wrong.h5"
