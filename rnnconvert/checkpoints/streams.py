@@ -20,7 +20,6 @@ from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
 from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
 from rnnconvert.containers.safe_npz import open_arrays, require_whole, write_arrays
 from rnnconvert.containers.tiles import MatrixBlock, Move, MovedTensor, TileStream
-from rnnconvert.containers.tiles import side_by_side as in_threads
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells, unpack_bias
 from rnnconvert.layouts.opaque_shape import Region
 from rnnconvert.layouts.weights import Array
@@ -101,7 +100,7 @@ class StreamedWeights:
             with open_raw(self.buffer.path) as source:
                 stream = TileStream(source, target, check=True)
                 for moves in self._moves(rows, place, shape[1]):
-                    self.found.extend(in_threads(stream.relay(moves)))
+                    self.found.extend(move() for move in stream.relay(moves))
 
         return Filled(self.stack.dtype, shape, fill)
 

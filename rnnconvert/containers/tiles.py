@@ -1,15 +1,14 @@
 """Large matrices on their way from one file to another, through small buffers that are used again.
 
 A matrix moves in tiles: a piece of the source is read, transposed, and written to its place; then
-what was written is read back and compared. Memory is a few tiles for each of two threads, whatever
-the size of a matrix. What is written is on its way to the disk at once.
+what was written is read back and compared. Memory is a few tiles, whatever the size of a matrix.
+What is written is on its way to the disk at once.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,11 +19,19 @@ from rnnconvert.containers.raw_file import RawFile, Span, copy_range, raw_bytes_
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
-TILE = 4 * 2**20
-"""Bytes of a tile. A tensor up to this size is read as a whole."""
-THREADS = 2
+WHOLE = 4 * 2**20
+"""Bytes up to which a tensor is read as a whole."""
+TILE = 16 * 2**20
+"""Bytes of a tile."""
 _RUN = 4096
-"""Bytes of a tile's row at least, where the matrix is that wide: a page."""
+"""Bytes of a tile's row in the source, where the matrix is that wide. Its rows in the target are
+then long, at best 16 kB: system calls that write cost more than those that read."""
+_PART = 2**20
+"""Bytes of a tile that are read and transposed at once: they stay in the processor's cache."""
+_COPIED = 16 * 2**20
+"""Bytes that are copied at once."""
+_MOMENT = 0.2
+"""Seconds between two looks at how far another thread is."""
 _STRIP = 64
 """Bytes of a strip that is transposed at once: a line of the processor's cache."""
 
@@ -71,6 +78,13 @@ class Tile:
     column: int
     rows: int
     columns: int
+
+    def parts(self) -> Iterator[Tile]:
+        """Some rows each, which follow each other."""
+        high = max(1, _PART // (self.columns * self.move.itemsize))
+        for row in range(self.row, self.row + self.rows, high):
+            count = min(high, self.row + self.rows - row)
+            yield Tile(self.move, row, self.column, count, self.columns)
 
     def source_spans(self) -> Iterator[Span]:
         width = self.move.shape[1]
@@ -124,7 +138,7 @@ def bands(moves: Sequence[Move]) -> Iterator[list[Tile]]:
     most = TILE // moves[0].itemsize
     wide = min(columns, max(1, _RUN // moves[0].itemsize))
     high = min(rows, most // wide)
-    wide = min(columns, most // high)
+    wide = min(columns, most // high, max(1, _PART // moves[0].itemsize))
     for column in range(0, columns, wide):
         yield [
             Tile(move, row, column, min(high, rows - row), min(wide, columns - column))
@@ -166,7 +180,9 @@ def transpose(source: Array, target: Array) -> None:
 class _Buffers(threading.local):
     """Memory of a thread, made once."""
 
-    memory: list[Array] = field(default_factory=lambda: [np.empty(TILE, np.uint8) for _ in "abc"])
+    memory: list[Array] = field(
+        default_factory=lambda: [np.empty(size, np.uint8) for size in (TILE, TILE, _PART)]
+    )
 
     def matrix(self, index: int, shape: tuple[int, int], itemsize: int) -> Array:
         part = self.memory[index][: shape[0] * shape[1] * itemsize]
@@ -182,17 +198,21 @@ def _work(
         shape, size = (tile.rows, tile.columns), tile.move.itemsize
         here = buffers.matrix(0, shape, size)
         there = buffers.matrix(1, shape[::-1], size)
-        source.read_spans(raw_bytes_of(here), tile.source_spans())
+        parts = [(part, slice(part.row - tile.row, part.row - tile.row + part.rows))
+                 for part in tile.parts()]  # fmt: skip
+        for part, rows in parts:
+            source.read_spans(raw_bytes_of(here[rows]), part.source_spans())
+            if write:
+                transpose(here[rows], there[:, rows])
         if write:
-            transpose(here, there)
             target.write_spans(raw_bytes_of(there), tile.target_spans())
         if check:
             target.read_spans(raw_bytes_of(there), tile.target_spans())
-            back = buffers.matrix(2, shape, size)
-            transpose(there, back)
-            found.add(
-                MovedTensor(_difference(tile, here, back), largest_of_bits(here.view(f"f{size}")))
-            )
+            for part, rows in parts:
+                back = buffers.matrix(2, (part.rows, part.columns), size)
+                transpose(there[:, rows], back)
+                largest = largest_of_bits(here[rows].view(f"f{size}"))
+                found.add(MovedTensor(_difference(part, here[rows], back), largest))
     if write:
         spans = [next(tile.target_spans())[0] for tile in band]
         last = max(offset + length for offset, _, length in band[-1].target_spans())
@@ -217,11 +237,11 @@ def largest_of_bits(values: Array) -> float:
         return float(np.abs([values.min(), values.max()]).max()) if values.size else 0.0
 
 
-# --- many at once ---------------------------------------------------------------------------
+# --- pieces of work -------------------------------------------------------------------------
 
 
 class TileStream:
-    """Two threads that move tensors from a source to a target, each with buffers of its own.
+    """Moves tensors from a source to a target, through buffers of its own for each thread.
 
     Args:
         check: read back and compare what was written.
@@ -232,7 +252,7 @@ class TileStream:
         self._buffers = _Buffers()
 
     def relay(self, moves: Sequence[Move]) -> Iterator[Callable[[], MovedTensor]]:
-        """Pieces of work that write a tensor, to be done in any order, by any thread."""
+        """Pieces of work that write a tensor, to be done in any order."""
         for band in bands(moves):
             yield lambda band=band: _work(  # type: ignore[misc]
                 band, self.source, self.target, self._buffers, True, self.check
@@ -247,18 +267,18 @@ class TileStream:
 
     def copy(self, start: int, place: int, size: int) -> Iterator[Callable[[], MovedTensor]]:
         """Pieces of work that copy bytes from `start` in the source to `place` in the target."""
-        for done in range(0, size, 4 * TILE):
-            count = min(4 * TILE, size - done)
+        for done in range(0, size, _COPIED):
+            count = min(_COPIED, size - done)
             yield lambda a=start + done, b=place + done, n=count: self._copy(a, b, n)  # type: ignore[misc]
 
     def _copy(self, start: int, place: int, size: int) -> MovedTensor:
-        copy_range(self.source, self.target, start, place, size, self._buffers.memory[0])
+        one, other = (buffer[:_PART] for buffer in self._buffers.memory[:2])
+        copy_range(self.source, self.target, start, place, size, one)
         self.target.write_back(place, size)
         if not self.check:
             return MovedTensor()
-        one, other = self._buffers.memory[:2]
-        for done in range(0, size, TILE):
-            count = min(TILE, size - done)
+        for done in range(0, size, _PART):
+            count = min(_PART, size - done)
             self.source.read(one[:count].data, start + done)
             self.target.read(other[:count].data, place + done)
             if not np.array_equal(one[:count], other[:count]):
@@ -267,24 +287,45 @@ class TileStream:
 
 
 def side_by_side(
-    work: Iterable[Callable[[], T]],
-    when_done: Callable[[int], None] | None = None,
-    *,
-    small: bool = False,
-) -> list[T]:
-    """The results of some functions, called in a few threads.
+    *lines: Iterable[Callable[[], T]], when_done: Callable[[int], None] | None = None
+) -> list[list[T]]:
+    """The results of some functions, each line of which is called one after another.
+
+    The first line is worked on by this thread, the others by one each. Two threads that make many
+    small system calls wait for each other, for Python's lock: such work is to be in one line.
 
     Args:
-        when_done: called with the number of results that are there, after each.
-        small: they are done sooner than threads begin, so this thread calls them.
+        when_done: called with the number of results that are there, by this thread.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    results: list[list[T]] = [[] for _ in lines]
+    stop = threading.Event()
 
-    results = []
-    with nullcontext() if small else ThreadPoolExecutor(THREADS) as pool:
-        each = map if pool is None else pool.map
-        for result in each(lambda function: function(), work):
-            results.append(result)
-            if when_done is not None:
-                when_done(len(results))
+    def work(number: int) -> None:
+        try:
+            for function in lines[number]:
+                if stop.is_set():
+                    return
+                results[number].append(function())
+                if when_done is not None and not number:
+                    when_done(sum(map(len, results)))
+        except BaseException:
+            stop.set()
+            raise
+
+    if len(lines) == 1:
+        work(0)
+        return results
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(len(lines) - 1) as pool:
+        others = [pool.submit(work, number) for number in range(1, len(lines))]
+        try:
+            work(0)
+            while wait(others, _MOMENT).not_done:
+                if when_done is not None:
+                    when_done(sum(map(len, results)))
+        finally:
+            stop.set()
+        for each in others:
+            each.result()
     return results

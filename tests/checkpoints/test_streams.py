@@ -41,6 +41,7 @@ TARGETS = {
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "TILE", 96)
     monkeypatch.setattr(tiles, "_RUN", 16)
+    monkeypatch.setattr(tiles, "_PART", 40)
 
 
 def make(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ SHAPES = [(5, 3, 4), (3, 5, 3), (7, 1, 2), (1, 6, 4), (16, 16, 3), (13, 29, 4), 
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "TILE", 96)
     monkeypatch.setattr(tiles, "_RUN", 16)
-    monkeypatch.setattr(h5_patch, "TILE", 96)
+    monkeypatch.setattr(tiles, "_PART", 40)
+    monkeypatch.setattr(h5_patch, "WHOLE", 96)
     monkeypatch.setattr(h5_patch, "_LARGE", 32)
 
 
@@ -49,6 +51,10 @@ def files(tmp_path: Path) -> Iterator[Any]:
     yield make
     for context in opened:
         context.__exit__(None, None, None)
+
+
+def done(work: Iterable[Any]) -> list[tiles.MovedTensor]:
+    return [piece() for piece in work]
 
 
 def moves(units: int, inputs: int, gates: int, size: int, *, flat: bool) -> list[Move]:
@@ -85,7 +91,7 @@ def test_every_number_gets_to_its_place(small_tiles, files, units, inputs, gates
     kernel = generator.normal(size=(inputs, gates * units)).astype(dtype)
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     work = moves(units, inputs, gates, kernel.itemsize, flat=flat)
-    found = side_by_side(TileStream(source, target, check=True).relay(work))
+    found = done(TileStream(source, target, check=True).relay(work))
     assert [each.difference for each in found] == [None] * len(found)
     assert max(each.largest for each in found) == np.abs(kernel).max()
     written = target.array(SECOND, kernel.shape, dtype)
@@ -110,9 +116,7 @@ def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch):
 
     monkeypatch.setattr(os, "preadv", counted_read)
     monkeypatch.setattr(os, "pwrite", counted_write)
-    side_by_side(
-        TileStream(source, target, check=True).relay(moves(units, inputs, gates, 4, flat=True))
-    )
+    done(TileStream(source, target, check=True).relay(moves(units, inputs, gates, 4, flat=True)))
     assert counts == dict.fromkeys(counts, kernel.nbytes)
 
 
@@ -121,13 +125,13 @@ def test_a_wrong_number_is_a_difference(small_tiles, files):
     kernel = np.random.default_rng(0).normal(size=(inputs, gates * units)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     work = moves(units, inputs, gates, 4, flat=True)
-    side_by_side(TileStream(source, target, check=False).relay(work))
+    done(TileStream(source, target, check=False).relay(work))
     compare = TileStream(source, target, check=True).compare
-    assert not any(each.difference for each in side_by_side(compare(work)))
+    assert not any(each.difference for each in done(compare(work)))
     for place in np.random.default_rng(1).integers(0, kernel.nbytes, 20):
         right = target.array(SECOND + int(place), (1,), "u1")
         target.write(memoryview(right ^ 1), SECOND + int(place))
-        told = [each.difference for each in side_by_side(compare(work)) if each.difference]
+        told = [each.difference for each in done(compare(work)) if each.difference]
         assert len(told) == 1
         assert told[0].startswith("1 values differ, the first at ")
         target.write(memoryview(right), SECOND + int(place))
@@ -139,9 +143,7 @@ def test_what_is_not_finite_is_seen(small_tiles, files, value):
     kernel[17, 31] = value
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     total = tiles.MovedTensor()
-    for each in side_by_side(
-        TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True))
-    ):
+    for each in done(TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True))):
         total.add(each)
     assert not np.isfinite(total.largest)
 
@@ -149,6 +151,7 @@ def test_what_is_not_finite_is_seen(small_tiles, files, value):
 def test_memory_is_that_of_the_tiles(tmp_path, monkeypatch):
     """A matrix of 4 MB, of which nothing is on the disk, through tiles of 16 kB."""
     monkeypatch.setattr(tiles, "TILE", 2**14)
+    monkeypatch.setattr(tiles, "_PART", 2**12)
     monkeypatch.setattr(tiles, "_RUN", 256)
     work = [
         Move(
@@ -161,9 +164,9 @@ def test_memory_is_that_of_the_tiles(tmp_path, monkeypatch):
     ]
     with scratch_file(tmp_path, 2**22) as source, scratch_file(tmp_path, 2**22) as target:
         stream = TileStream(source, target, check=True)
-        side_by_side(stream.relay(work[:1]))  # what Python keeps for the next time
+        done(stream.relay(work[:1]))  # what Python keeps for the next time
         tracemalloc.start()
-        side_by_side(stream.relay(work))
+        done(stream.relay(work))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 2**20  # of two threads' tiles, and the list of the pieces
@@ -188,9 +191,49 @@ def test_without_reading_and_writing_at_a_place(small_tiles, files, monkeypatch)
         monkeypatch.delattr(os, name, raising=False)
     kernel = np.random.default_rng(0).normal(size=(29, 52)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
-    side_by_side(TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True)))
+    done(TileStream(source, target, check=True).relay(moves(13, 29, 4, 4, flat=True)))
     written = target.array(SECOND, kernel.shape, "float32")
     assert written.tobytes() == expected(kernel, 13, 4, flat=True).tobytes()
+
+
+# --- lines of work ----------------------------------------------------------------------------
+
+
+def test_each_line_in_order_and_the_first_in_this_thread():
+    told: list[int] = []
+    lines = [[lambda n=n: (n, threading.current_thread()) for n in range(first, first + 3)]
+             for first in (0, 10)]  # fmt: skip
+    found = side_by_side(*lines, when_done=told.append)
+    assert [[number for number, _ in line] for line in found] == [[0, 1, 2], [10, 11, 12]]
+    assert set(dict(found[0]).values()) == {threading.current_thread()}
+    assert threading.current_thread() not in dict(found[1]).values()
+    assert told == sorted(told)
+    assert side_by_side(lines[0]) == [found[0]]
+
+
+def test_what_both_lines_wait_for_is_told(monkeypatch):
+    monkeypatch.setattr(tiles, "_MOMENT", 0.01)
+    heard = threading.Event()
+    found = side_by_side([], [lambda: heard.wait(60)], when_done=lambda count: heard.set())
+    assert found == [[], [True]]
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_an_error_of_one_line_ends_the_other(failing):
+    begun = threading.Event()
+
+    def fails() -> None:
+        begun.wait(60)
+        raise OSError("the disk is full")
+
+    def endless() -> Iterator[Any]:
+        while True:
+            yield begun.set
+
+    lines = [endless(), endless()]
+    lines[failing] = iter([fails])
+    with pytest.raises(OSError, match="the disk is full"):
+        side_by_side(*lines)
 
 
 # --- whole files ----------------------------------------------------------------------------

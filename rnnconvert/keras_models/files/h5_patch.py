@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.raw_file import RawFile, copy_range, open_raw, raw_bytes_of, scratch_file
-from rnnconvert.containers.tiles import TILE, Move, MovedTensor, TileStream, side_by_side
+from rnnconvert.containers.tiles import WHOLE, Move, MovedTensor, TileStream, side_by_side
 from rnnconvert.keras_models.edits import apply_edit, moves_of
 from rnnconvert.keras_models.files.attributes import write_names, write_text_attribute
 from rnnconvert.keras_models.files.h5 import OPTIMIZER, KerasH5, offset_of
@@ -112,24 +113,30 @@ def apply(plan: Plan, source: KerasH5, copy: Path, *, check: bool = False) -> di
         offsets = {each.path: _offset(file, each.path) for each in streamed}
     with open_raw(source.path) as reader, open_raw(copy, writes=True) as writer:
         stream = TileStream(reader, writer, check=check)
-        work = [
-            (each.path, piece)
-            for each in streamed
-            for piece in _pieces(stream, each, source, offsets[each.path])
-        ]
+        changed, same = (
+            [
+                (each.path, piece)
+                for each in streamed
+                if (each.change is None) is stays
+                for piece in _pieces(stream, each, source, offsets[each.path])
+            ]
+            for stays in (False, True)
+        )
+        work = [*changed, *same]
+        # The system copies by itself, while this thread reads and writes what changes.
+        lines = [changed, same] if sum(each.size for each in streamed) > WHOLE else [work]
         results = side_by_side(
-            (piece for _, piece in work),
-            lambda count: tell("writing", count, len(work), "pieces"),
-            small=sum(each.size for each in streamed) <= TILE,
+            *([piece for _, piece in line] for line in lines),
+            when_done=lambda count: tell("writing", count, len(work), "pieces"),
         )
     if not check:
         return {}
     checked = {
         each.path: Checked(offsets[each.path], MovedTensor())
         for each in streamed
-        if each.change is None or each.size > TILE
+        if each.change is None or each.size > WHOLE
     }
-    for (path, _), found in zip(work, results, strict=True):
+    for (path, _), found in zip(work, chain(*results), strict=True):
         if path in checked:
             checked[path].found.add(found)
     return checked
@@ -145,7 +152,7 @@ def _pieces(
 ) -> Iterator[Callable[[], MovedTensor]]:
     if each.change is None:
         return stream.copy(each.start, place, each.size)
-    if each.size <= TILE:
+    if each.size <= WHOLE:
         return iter([partial(_rewrite, stream, each, source.dataset(each.path).dtype, place)])
     return stream.relay(_moves(each.change, each.start, place))
 
@@ -202,11 +209,12 @@ def _apply_change(change: TensorChange, source: KerasH5, file: h5py.File, scratc
     target = safe_h5.get_dataset(file, change.source.path)
     if change.source.shape != change.target.shape:
         target = _reshape(file, change, target)
-    if not (_is_relayed(change) and stored.nbytes > TILE):
+    if not (_is_relayed(change) and stored.nbytes > WHOLE):
         apply_edit(change.edit, stored, target)
         return
     with unpacked(stored, scratch) as here, scratch_file(scratch, stored.nbytes) as made:
-        side_by_side(TileStream(here, made, check=False).relay(_moves(change, 0, 0)))
+        for move in TileStream(here, made, check=False).relay(_moves(change, 0, 0)):
+            move()
         for rows, columns in _pieces_of_chunks(target):
             shape = rows.stop - rows.start, columns.stop - columns.start
             values = np.empty(shape, target.dtype)
@@ -218,7 +226,7 @@ def _apply_change(change: TensorChange, source: KerasH5, file: h5py.File, scratc
 def compare_large(change: TensorChange, source: KerasH5, written: KerasH5) -> MovedTensor | None:
     """Compare a large relayed matrix with its source, tile by tile; None if it is none."""
     one, other = source.dataset(change.source.path), written.dataset(change.target.path)
-    if not (_is_relayed(change) and one.nbytes > TILE):
+    if not (_is_relayed(change) and one.nbytes > WHOLE):
         return None
     found = MovedTensor()
     folder = written.path.parent
@@ -227,8 +235,8 @@ def compare_large(change: TensorChange, source: KerasH5, written: KerasH5) -> Mo
         _in_one_piece(written, other, folder) as (there, place),
     ):
         stream = TileStream(here, there, check=True)
-        for each in side_by_side(stream.compare(_moves(change, start, place))):
-            found.add(each)
+        for compare in stream.compare(_moves(change, start, place)):
+            found.add(compare())
     return found
 
 
@@ -261,8 +269,8 @@ def _pieces_of_chunks(dataset: h5py.Dataset) -> Iterator[tuple[slice, slice]]:
     """Rows and columns that are whole chunks, some of them at a time, so that each is read once."""
     high, wide = dataset.chunks or (1, dataset.shape[1])
     size = dataset.dtype.itemsize
-    wide = min(dataset.shape[1], wide * max(1, TILE // (high * wide * size)))
-    high *= max(1, TILE // (high * wide * size))
+    wide = min(dataset.shape[1], wide * max(1, WHOLE // (high * wide * size)))
+    high *= max(1, WHOLE // (high * wide * size))
     for row in range(0, dataset.shape[0], high):
         for column in range(0, dataset.shape[1], wide):
             yield (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -216,10 +217,9 @@ def _check_pair(
     x = generator.standard_normal((batch, steps, site.input_dim))
     h = generator.standard_normal((batch, site.units)) * 0.5
     c = generator.standard_normal((batch, site.units)) if site.cell == "lstm" else None
-    expected, found = side_by_side(
-        [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)],
-        small=site.parameters <= _LARGE,
-    )
+    runs = [partial(_run, one, old, x, h, c), partial(_run, other, new, x, h, c)]
+    lines = [runs] if site.parameters <= _LARGE else [[run] for run in runs]
+    expected, found = chain(*side_by_side(*lines))
     tolerance = layer_tolerance(site, (*one.edits, *other.edits), old, steps)
     if inputs.asked_tolerance:
         scale = max(largest_of(part) for part in expected if part is not None)
