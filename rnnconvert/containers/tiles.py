@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 import numpy as np
@@ -86,12 +87,12 @@ class Tile:
             count = min(high, self.row + self.rows - row)
             yield Tile(self.move, row, self.column, count, self.columns)
 
-    def source_spans(self) -> Iterator[Span]:
+    def source_spans(self) -> Iterable[Span]:
         width = self.move.shape[1]
         return _spans(self.move.source, self.move.itemsize, width,
                       (self.row, self.rows), (self.column, self.columns))  # fmt: skip
 
-    def target_spans(self) -> Iterator[Span]:
+    def target_spans(self) -> Iterable[Span]:
         width = self.move.shape[0]
         return _spans(self.move.target, self.move.itemsize, width,
                       (self.column, self.columns), (self.row, self.rows))  # fmt: skip
@@ -99,7 +100,7 @@ class Tile:
 
 def _spans(
     block: MatrixBlock, size: int, width: int, rows: tuple[int, int], columns: tuple[int, int]
-) -> Iterator[Span]:
+) -> Iterable[Span]:
     """Where a part of a matrix lies, in bytes.
 
     Args:
@@ -109,11 +110,17 @@ def _spans(
         rows, columns: the first of the part, and how many.
     """
     (row, count), (column, length) = rows, columns
+    in_one_piece = length == width and block.columns == block.stride
+    if width == block.columns and not in_one_piece:  # a row of the matrix is one of the block
+        start, step = block.offset + (row * block.stride + column) * size, block.stride * size
+        places = range(start, start + count * step, step)
+        return zip(places, range(0, count * length * size, length * size), repeat(length * size))
     if length == width:
         count, length = 1, count * length
-    for index in range(count):
-        first = (row + index) * width + column
-        yield from _runs(block, size, first, length, index * length * size)
+    return chain.from_iterable(
+        _runs(block, size, (row + index) * width + column, length, index * length * size)
+        for index in range(count)
+    )
 
 
 def _runs(block: MatrixBlock, size: int, first: int, count: int, at: int) -> Iterator[Span]:
@@ -214,7 +221,7 @@ def _work(
                 largest = largest_of_bits(here[rows].view(f"f{size}"))
                 found.add(MovedTensor(_difference(part, here[rows], back), largest))
     if write:
-        spans = [next(tile.target_spans())[0] for tile in band]
+        spans = [next(iter(tile.target_spans()))[0] for tile in band]
         last = max(offset + length for offset, _, length in band[-1].target_spans())
         target.write_back(min(spans), last - min(spans))
     return found
