@@ -74,7 +74,7 @@ def _cases() -> list[Any]:
 
 
 @pytest.mark.parametrize(("name", "error", "old"), _cases())
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 def test_the_nth_operation_fails(tmp_path, monkeypatch, name, error, old):
     job, folder = JOBS[name], tmp_path / "work"
     if job.needs:

@@ -69,6 +69,7 @@ def steps(request, monkeypatch):
 
 
 @pytest.mark.corpus
+@pytest.mark.thinned(2)
 def test_every_cell(steps, tmp_path):
     model = all_cells(steps)
     done, run = written(tflite, model, tmp_path / "model.tflite")
@@ -88,6 +89,7 @@ def test_every_cell(steps, tmp_path):
 
 
 @pytest.mark.corpus
+@pytest.mark.thinned(2)
 def test_masks_of_every_kind(steps, tmp_path):
     """Holes, padding on either side, and sequences that are masked as a whole."""
     x = keras.Input((steps, FEATURES))

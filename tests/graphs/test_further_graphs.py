@@ -53,6 +53,7 @@ def nearest(found: list[np.ndarray], expected: list[np.ndarray]) -> float:
 
 @needs_room
 @pytest.mark.parametrize("source", GRAPHS, ids=lambda path: "-".join(path.parts[-3:]))
+@pytest.mark.thinned(2)
 def test_outputs_are_the_recorded_ones(source, tmp_path):
     output = tmp_path / ("out.pb" if source.suffix == ".pb" else "out")
     report = rnnconvert.convert(source, output)

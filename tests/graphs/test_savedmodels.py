@@ -67,6 +67,7 @@ def run_frozen(path: Path, meta: dict, inputs: dict) -> dict:
 
 @pytest.mark.parametrize("case", swept(LOWERED, NEWEST_CASES), ids=name_of)
 @pytest.mark.sampled(36)
+@pytest.mark.thinned(2)
 def test_a_lowered_model_gives_what_cudnn_gives(case, tmp_path):
     source = source_of(case)
     before = snapshot(case)

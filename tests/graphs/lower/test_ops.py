@@ -60,6 +60,7 @@ def _name(value: object) -> str:
     ids=_name,
 )
 @pytest.mark.sampled(4)
+@pytest.mark.thinned(2)
 def test_outputs_and_gradients_are_torchs(mode, layers, both, version, more):
     more = dict(more)
     time_major = not more.pop("batch_major", False)

@@ -363,6 +363,7 @@ def test_so_are_those_of_further_ones():
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("path", _graphs_in(SHARED / "fixtures" / "contrib_savedmodels"), ids=str)
+@pytest.mark.thinned(2)
 def test_further_ones_reach_the_level_model(path, cli, tmp_path):
     """The lowered graph, too, has nothing in it that is not on the list."""
     done = cli("cudnn-to-keras", path, "-o", tmp_path / "new", "--json")

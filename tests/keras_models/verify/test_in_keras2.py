@@ -172,6 +172,7 @@ MUTANTS = [
 
 @pytest.mark.parametrize(("spoil", "source"), MUTANTS)
 @pytest.mark.sampled(12)
+@pytest.mark.thinned(2)
 def test_a_wrong_form_is_seen(spoil, source, tmp_path, monkeypatch, request):
     source = source if isinstance(source, Path) else request.getfixturevalue(source)
     spoil(monkeypatch)
