@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rnnconvert import layouts
@@ -15,7 +16,13 @@ from rnnconvert.checkpoints.inspect import (
 )
 from rnnconvert.checkpoints.load import load_weights
 from rnnconvert.checkpoints.stack import FoundStacks, Stack
-from rnnconvert.checkpoints.verify import check_stack_layers, check_stack_weights, run_source
+from rnnconvert.checkpoints.verify import (
+    check_stack_layers,
+    check_stack_weights,
+    largest_bias,
+    run_source,
+    run_written,
+)
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.errors import NotConvertibleError, errors_of
 from rnnconvert.keras_models.files.h5 import KerasH5
@@ -71,7 +78,8 @@ def compare_checkpoints(
     if options.verify != "weights":
         layers = LevelResult.of_all([
             check_stack_layers(
-                stack, run_source(stack, source.checkpoint), own, options.inputs, merged=True
+                stack, run_source(stack, source.checkpoint), partial(run_written, stack, own),
+                options.inputs, rounded=largest_bias(own),
             )
             for stack, own in pairs
         ])  # fmt: skip

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from rnnconvert.checkpoints.rewrite import (
 )
 from rnnconvert.checkpoints.stack import Stack, StackSlot
 from rnnconvert.checkpoints.streams import (
+    StreamedLevels,
     StreamedWeights,
     check_slots,
     check_streams,
@@ -43,7 +44,9 @@ from rnnconvert.checkpoints.verify import (
     check_stack_layers,
     check_stack_model,
     check_stack_weights,
+    largest_bias,
     run_source,
+    run_written,
 )
 from rnnconvert.checkpoints.written import (
     find_again,
@@ -71,7 +74,7 @@ from rnnconvert.report import NOTHING_WRITTEN, FileInfo, LevelResult, OptimizerR
 from rnnconvert.verification.devices import find_gpu
 from rnnconvert.verification.frameworks import CannotRun, import_keras
 
-_Written = Sequence[list[RnnWeights] | LevelResult]
+_Written = Sequence[list[RnnWeights] | StreamedLevels]
 _MODELS = ("h5", "keras", "weights")
 """Containers that hold one stack each."""
 
@@ -231,7 +234,7 @@ class _Job:
     def _fill(self, files: list[Path]) -> tuple[_Written, RewrittenVariables | None]:
         """Write all files; returns each stack's weights as read back, and the slots' fate.
 
-        Of streamed stacks, which are compared as they are written, the level's results.
+        Of streamed stacks, which are never in memory, the levels' results.
         """
         if self.to == "checkpoint":
             return self._fill_checkpoint(*files)
@@ -273,8 +276,12 @@ class _Job:
             if self.options.is_inverse:
                 return find_again(self.stacks, again), rewritten
             if self.streams:
-                checked = check_streams(self.stacks, self.streams, self.options.names, again.read)
-                return [*check_slots(rewritten.slots), *checked], rewritten
+                checked = check_streams(
+                    self.stacks, self.streams, self.options.names, again.read, again.rows,
+                    self.options,
+                )  # fmt: skip
+                slots = [StreamedLevels(each, None) for each in check_slots(rewritten.slots)]
+                return [*slots, *checked], rewritten
             written = [read_stack(stack, self.options.names, again.read) for stack in self.stacks]
         return written, rewritten
 
@@ -292,18 +299,28 @@ class _Job:
             return replace(report, weights_level=asked, layers_level=asked,
                            model_level=(asked,), verdict="unverified")  # fmt: skip
         layers, models = [asked], [asked]
-        weights = [each for each in written if isinstance(each, LevelResult)]
-        read_back = [each for each in written if not isinstance(each, LevelResult)]
+        streamed = [each for each in written if isinstance(each, StreamedLevels)]
+        read_back = [each for each in written if not isinstance(each, StreamedLevels)]
+        weights = [each.weights for each in streamed]
         if read_back:
             weights = [
                 check_stack_weights(stack, source, own, self.checkpoint)
                 for stack, source, own in zip(self.stacks, self.weights, read_back, strict=True)
             ]
-        if options.verify in ("layers", "model"):
+        if options.verify in ("layers", "model") and streamed:
+            layers = [each.layers for each in streamed if each.layers is not None] or layers
+            models = self._run_models([], files) if options.verify == "model" else models
+        elif options.verify in ("layers", "model"):
             stacks = counted_off(self.stacks, "proving layers", "stacks")
             runs = [run_source(stack, self.checkpoint) for stack in stacks]
             layers = [
-                check_stack_layers(stack, run, own, options.inputs, merged=self._merges(stack))
+                check_stack_layers(
+                    stack,
+                    run,
+                    partial(run_written, stack, own),
+                    options.inputs,
+                    rounded=largest_bias(own) if self._merges(stack) else None,
+                )
                 for stack, run, own in zip(self.stacks, runs, read_back, strict=True)
             ]
             if options.verify == "model":

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rnnconvert.checkpoints.load import cell_layout
 from rnnconvert.checkpoints.rewrite import Packable, pack_place, target_places
 from rnnconvert.checkpoints.stack import CellPlace, Stack
-from rnnconvert.checkpoints.verify import bias_problem, weights_detail
+from rnnconvert.checkpoints.verify import (
+    bias_problem,
+    check_stack_layers,
+    run_buffer,
+    run_places,
+    weights_detail,
+)
 from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
-from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
-from rnnconvert.containers.safe_npz import open_arrays, require_whole, write_arrays
+from rnnconvert.containers.raw_file import Filled, RawFile, StoredArray, open_raw
+from rnnconvert.containers.safe_npz import open_rows, require_whole, write_arrays
 from rnnconvert.containers.tiles import MatrixBlock, Move, MovedTensor, TileStream
 from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells, unpack_bias
 from rnnconvert.layouts.opaque_shape import Region
 from rnnconvert.layouts.weights import Array
 from rnnconvert.options import Options
+from rnnconvert.progress import tell
 from rnnconvert.report import LevelResult
+from rnnconvert.verification.compare import largest_of
 
 _KERNEL, _RECURRENT = 1, 101
 """What a gate's entry in the probe is at least: of the kernel, and of the recurrent kernel."""
@@ -66,6 +76,12 @@ class StreamedWeights:
                 for gate in self.gates
             ]
         return np.stack(rows).reshape(2, len(self.gates), -1)
+
+    @property
+    def stored(self) -> StoredArray:
+        """The whole buffer, to be read by slices."""
+        size = self.stack.shape.size
+        return StoredArray(self.buffer.path, self.buffer.offset, (size,), self.buffer.dtype)
 
     def with_bias(self, bias: Array) -> StreamedWeights:
         """The same matrices with another bias."""
@@ -134,14 +150,10 @@ def streams_of(
 ) -> list[tuple[StreamedWeights, ...]]:
     """The layers of each stack, where all can be converted so; else none.
 
-    The levels `layers` and `model` need the weights as arrays.
-
     Raises:
         UnreadableInputError: a buffer does not fit its checksum.
     """
     if options.to not in ("npz", "checkpoint") or options.is_inverse:
-        return []
-    if options.verify not in ("none", "weights"):
         return []
     found = [
         streamed(stack, stack.opaque, checkpoint) if stack.opaque is not None else None
@@ -162,7 +174,7 @@ def streamed(
     Raises:
         UnreadableInputError: the buffer does not fit its checksum.
     """
-    if stack.places or stack.is_skipping:
+    if stack.places or stack.is_skipping or stack.dtype == "bfloat16":  # not a type of numpy
         return None
     buffer, info = checkpoint.place(variable), checkpoint.variables[variable]
     if buffer is None or info.size != stack.shape.size or info.dtype != stack.dtype:
@@ -189,6 +201,20 @@ def _unpack_biases(place: CellPlace, cell: str, tensors: Mapping[str, Array]) ->
     return tf1_cells.unpack_tf1_biases(cell_layout(cell, place), tensors)
 
 
+def _written_bias(stack: Stack, place: CellPlace, read: Callable[[str], Array]) -> Array:
+    """(2, gates, units); a merged bias as halves."""
+    named = {kind: read(name) for kind, name in place.tensors.items() if "bias" in kind}
+    return _unpack_biases(place, stack.cell, named)
+
+
+@dataclass(frozen=True)
+class StreamedLevels:
+    """The levels of a stack that was streamed; `layers` is None where it was not asked for."""
+
+    weights: LevelResult
+    layers: LevelResult | None
+
+
 def check_streamed(
     stack: Stack,
     weights: Sequence[StreamedWeights],
@@ -203,11 +229,8 @@ def check_streamed(
     """
     for number, (own, place) in enumerate(zip(weights, places, strict=True)):
         differences = [found.difference for found in own.found if found.difference]
-        source = own.bias
-        names = pack_biases(place, stack.cell, source)
-        written = {name: read(place.tensors[name]) for name in names}
         problem = differences[0] if differences else bias_problem(
-            stack.cell, source, _unpack_biases(place, stack.cell, written)
+            stack.cell, own.bias, _written_bias(stack, place, read)
         )  # fmt: skip
         if problem:
             return LevelResult("failed", detail=f"{stack.scope} layer {number}: {problem}")
@@ -230,12 +253,33 @@ def check_streams(
     streams: Sequence[Sequence[StreamedWeights]],
     names: str,
     read: Callable[[str], Array],
-) -> list[LevelResult]:
-    """The level `weights` of each stack; arguments as of `check_streamed` and `target_places`."""
-    return [
-        check_streamed(stack, weights, target_places(stack, names), read)
-        for stack, weights in zip(stacks, streams, strict=True)
-    ]
+    rows: Callable[[str], Any],
+    options: Options,
+) -> list[StreamedLevels]:
+    """The levels of each stack.
+
+    Args:
+        stacks, streams: what was written.
+        names: "tf1" or "keras", see `--names`.
+        read: gives a bias that was written, by its name.
+        rows: gives any tensor, to be read by slices of its first axis.
+        options: which levels are asked for, and with which inputs.
+    """
+    found = []
+    for stack, weights in zip(stacks, streams, strict=True):
+        places, layers = target_places(stack, names), None
+        checked = check_streamed(stack, weights, places, read)
+        if options.verify in ("layers", "model") and checked.status == "passed":
+            tell(f"proving the layers of {stack.scope}")
+            merges = CELLS[stack.cell].merges_biases or names == "tf1"
+            biases = [_written_bias(stack, place, read) for place in places]
+            source = run_buffer(stack, weights[0].stored)
+            layers = check_stack_layers(
+                stack, source, partial(run_places, stack, places, rows), options.inputs,
+                rounded=max(map(largest_of, biases)) if merges else None,
+            )  # fmt: skip
+        found.append(StreamedLevels(checked, layers))
+    return found
 
 
 def write_streamed_npz(
@@ -243,8 +287,8 @@ def write_streamed_npz(
     stacks: Sequence[Stack],
     streams: Sequence[Sequence[StreamedWeights]],
     options: Options,
-) -> list[LevelResult]:
-    """Write the stacks' tensors in Keras' layout; returns the level `weights`, if it is asked for.
+) -> list[StreamedLevels]:
+    """Write the stacks' tensors in Keras' layout; returns the levels that are asked for.
 
     Raises:
         OSError: it can't be written.
@@ -258,5 +302,5 @@ def write_streamed_npz(
     if options.verify == "none":
         return []
     require_whole(file)
-    with open_arrays(file) as stored:
-        return check_streams(stacks, streams, "keras", lambda name: stored[name])
+    with open_rows(file) as rows:
+        return check_streams(stacks, streams, "keras", lambda name: rows(name)[:], rows, options)

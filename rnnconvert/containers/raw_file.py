@@ -196,6 +196,31 @@ def copy_range(
 
 
 @dataclass(frozen=True)
+class StoredArray:
+    """An array in one piece of a file, which is read by slices of its first axis.
+
+    Attributes:
+        path: of the file.
+        offset: of its first byte.
+        shape: of the array.
+        dtype: of its numbers.
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        width = math.prod(self.shape[1:]) * self.dtype.itemsize
+        with open_raw(self.path) as file:
+            return file.array(
+                self.offset + start * width, (max(0, stop - start), *self.shape[1:]), self.dtype
+            )
+
+
+@dataclass(frozen=True)
 class Filled:
     """A tensor that is written into a file by a function, and is never in memory.
 

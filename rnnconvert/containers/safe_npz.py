@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
@@ -92,6 +92,19 @@ def open_arrays(path: Path) -> Iterator[Mapping[str, Array]]:
         yield arrays
 
 
+@contextmanager
+def open_rows(path: Path) -> Iterator[Callable[[str], RowsOfMember]]:
+    """Gives each array of a .npz file of our own by its name, to be read by slices of its rows.
+
+    Raises:
+        UnreadableInputError: not such a file, or damaged; also when rows are asked for.
+    """
+    with open_arrays(path) as arrays:
+        if not isinstance(arrays, _Archive):
+            raise UnreadableInputError("one array, not a .npz file", path=str(path))
+        yield arrays.rows
+
+
 class _Single(Mapping[str, Array]):
     """The one array of a .npy file."""
 
@@ -136,6 +149,9 @@ class _Archive(Mapping[str, Array]):
         member = self._members[name]
         with _reading(self._path), self._zip.open(member) as stream:
             return _read_array(stream, self._zip.members[member].file_size, name)
+
+    def rows(self, name: str) -> RowsOfMember:
+        return RowsOfMember(self._zip, self._members[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._members  # Mapping's own would read the array
@@ -186,6 +202,41 @@ def _read_header(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy warns of headers that Python 2 wrote
         return headers[version](stream)
+
+
+class RowsOfMember:
+    """An array of an archive, which is read by slices of its first axis.
+
+    They are best read from the first row to the last: what lies before a slice is read past.
+    """
+
+    def __init__(self, archive: SafeZip, member: str) -> None:
+        self._zip, self._member, self._at = archive, member, 0
+        self._stream = self._open()
+
+    def _open(self) -> IO[bytes]:
+        stream = self._zip.open(self._member)
+        self.shape, fortran_order, self.dtype = _read_header(stream, self._member)
+        if fortran_order:
+            raise UnreadableInputError(f"{self._member}: columns follow each other, not rows")
+        return stream
+
+    def __getitem__(self, rows: slice) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        values = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        if start != self._at:
+            self._stream.close()
+            self._stream = self._open()
+            width = prod(self.shape[1:]) * self.dtype.itemsize
+            self._stream.seek(self._stream.tell() + start * width)
+        self._at = stop
+        memory, done = values.reshape(-1).view(np.uint8), 0
+        while done < len(memory):
+            read = self._stream.readinto(memory[done:].data)  # type: ignore[attr-defined]
+            if not read:
+                raise UnreadableInputError(f"{self._member}: the file is truncated")
+            done += read
+        return values
 
 
 # --- writing --------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ Step = Callable[[Float, State], State]
 """Input of one step (batch, inputs) and the state before it, to the state after it."""
 Runner = tuple[Step, int]
 """One direction of one layer: its step and its units."""
+Product = Callable[[Float], Float]
+"""Vectors (n, columns) times a matrix: (n, rows)."""
+_AT_ONCE = 2**19
+"""Numbers of a matrix that are in memory at a time."""
 
 
 def run_opaque(
@@ -41,7 +46,7 @@ def run_opaque(
     Args:
         cell: "lstm", "gru", "rnn_tanh" or "rnn_relu".
         direction: "unidirectional" or "bidirectional".
-        buffer: (elements,).
+        buffer: (elements,), an array or what gives slices as arrays do.
         x: input, (batch, time, input_size).
 
     Returns:
@@ -53,18 +58,24 @@ def run_opaque(
     """
     gates = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}[cell]
     sides = {"unidirectional": 1, "bidirectional": 2}[direction]
-    rest = np.asarray(buffer, np.float64)
-    matrices, biases = [], []
+    matrices, biases, start = [], [], 0
     for place in range(num_layers * sides):
         inputs = input_size if place < sides else sides * num_units
-        w, rest = _cut(rest, gates * num_units, inputs)
-        r, rest = _cut(rest, gates * num_units, num_units)
+        w = partial(_times_cut, buffer, start, inputs, gates * num_units)
+        r = partial(_times_cut, buffer, start + gates * num_units * inputs, num_units,
+                    gates * num_units)  # fmt: skip
+        start += gates * num_units * (inputs + num_units)
         matrices.append((w, r))
+    size, both = buffer.shape[0], 2 * gates * num_units
+    if size < start + num_layers * sides * both:
+        missing = start + num_layers * sides * both - size
+        raise ValueError(f"the buffer ends {missing} elements too early")
     for _ in range(num_layers * sides):
-        both, rest = _cut(rest, 2, gates * num_units)
-        biases.append((both[0], both[1]))
-    if rest.size:
-        raise ValueError(f"{rest.size} elements of the buffer are left over")
+        bias = np.asarray(buffer[start : start + both], np.float64)
+        biases.append((bias[: both // 2], bias[both // 2 :]))
+        start += both
+    if size > start:
+        raise ValueError(f"{size - start} elements of the buffer are left over")
     runners = [
         (_cudnn_step(cell, *own, *bias), num_units)
         for own, bias in zip(matrices, biases, strict=True)
@@ -88,7 +99,8 @@ def run_cells(
     Args:
         kind: last part of a cell's scope, e.g. "basic_lstm_cell" or "gru_cell_1".
         tensors_per_layer: for each layer "forward", and "backward" where there is one, to the
-            tensors by their names inside the cell's scope, e.g. "gates/kernel". Each layer reads
+            tensors by their names inside the cell's scope, e.g. "gates/kernel": arrays, or of
+            matrices what gives rows as arrays do. Each layer reads
             the joined outputs of all directions below, as MultiRNNCell and
             `stack_bidirectional_dynamic_rnn` have it.
         x: input, (batch, time, inputs).
@@ -171,34 +183,37 @@ ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
 # --- cuDNN ----------------------------------------------------------------------------------
 
 
-def _cut(buffer: Float, rows: int, columns: int) -> tuple[Float, Float]:
-    """The first rows * columns elements as a matrix, and what is behind them."""
-    size = rows * columns
-    if buffer.size < size:
-        raise ValueError(f"the buffer ends {size - buffer.size} elements too early")
-    return buffer[:size].reshape(rows, columns), buffer[size:]
+def _times_cut(buffer: Any, start: int, columns: int, rows: int, vectors: Float) -> Float:
+    """`vectors` (n, columns) times the matrix (rows, columns) that lies in the buffer from `start`
+    on, transposed; some of its rows are read at a time."""
+    product = np.empty((len(vectors), rows))
+    for row in range(0, rows, max(1, _AT_ONCE // columns)):
+        end = min(rows, row + max(1, _AT_ONCE // columns))
+        numbers = np.asarray(buffer[start + row * columns : start + end * columns], np.float64)
+        product[:, row:end] = vectors @ numbers.reshape(end - row, columns).T
+    return product
 
 
-def _cudnn_step(cell: str, w: Float, r: Float, b_w: Float, b_r: Float) -> Step:
-    """cuDNN's cell; w (gates*units, inputs), r (gates*units, units), biases (gates*units,)."""
+def _cudnn_step(cell: str, w: Product, r: Product, b_w: Float, b_r: Float) -> Step:
+    """cuDNN's cell; w and r give the products with all gates' matrices, biases (gates*units,)."""
 
     def lstm(x: Float, state: State) -> State:
-        z = x @ w.T + state[0] @ r.T + (b_w + b_r)
+        z = w(x) + r(state[0]) + (b_w + b_r)
         i, f, new, o = np.split(z, 4, axis=1)
         c = _logistic(f) * state[1] + _logistic(i) * np.tanh(new)
         return _logistic(o) * np.tanh(c), c
 
     def gru(x: Float, state: State) -> State:
         h = state[0]
-        from_x = np.split(x @ w.T + b_w, 3, axis=1)
-        from_h = np.split(h @ r.T + b_r, 3, axis=1)
+        from_x = np.split(w(x) + b_w, 3, axis=1)
+        from_h = np.split(r(h) + b_r, 3, axis=1)
         reset = _logistic(from_x[0] + from_h[0])
         update = _logistic(from_x[1] + from_h[1])
         new = np.tanh(from_x[2] + reset * from_h[2])
         return (1.0 - update) * new + update * h, state[1]
 
     def simple(x: Float, state: State) -> State:
-        z = x @ w.T + state[0] @ r.T + (b_w + b_r)
+        z = w(x) + r(state[0]) + (b_w + b_r)
         return _relu(z) if cell == "rnn_relu" else np.tanh(z), state[1]
 
     return {"lstm": lstm, "gru": gru}.get(cell, simple)
@@ -247,18 +262,29 @@ def _tf1_runner(
     raise ValueError(f"no equations for a cell {kind}")
 
 
-def _wide(tensors: Mapping[str, Any]) -> dict[str, Float]:
-    """In float64, by today's names, without the addends of the biases that TF 1.3 also kept."""
+def _wide(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """By today's names, without the addends of the biases that TF 1.3 also kept; vectors in
+    float64."""
     found = {}
     for name, array in tensors.items():
         if name.startswith("bias_cudnn"):
             continue
         modern = re.sub(r"\bweights$", "kernel", re.sub(r"\bbiases$", "bias", name))
-        found[modern] = np.asarray(array, np.float64)
+        found[modern] = array if len(array.shape) > 1 else np.asarray(array[:], np.float64)
     return found
 
 
-def _only(kind: str, tensors: Mapping[str, Float], *names: str) -> list[Float]:
+def _times(vectors: Float, stored: Any) -> Float:
+    """`vectors` (n, rows) times a matrix (rows, columns), of which some rows are read at a time."""
+    product = np.zeros((len(vectors), stored.shape[1]))
+    count = max(1, _AT_ONCE // stored.shape[1])
+    for start in range(0, stored.shape[0], count):
+        rows = np.asarray(stored[start : start + count], np.float64)
+        product += vectors[:, start : start + count] @ rows
+    return product
+
+
+def _only(kind: str, tensors: Mapping[str, Any], *names: str) -> list[Any]:
     """The tensors of these names, if there are no others: others would change the function."""
     if set(tensors) != set(names):
         raise ValueError(
@@ -267,12 +293,12 @@ def _only(kind: str, tensors: Mapping[str, Float], *names: str) -> list[Float]:
     return [tensors[name] for name in names]
 
 
-def _tf1_lstm(kernel: Float, bias: Float, forget_bias: float, activation: str) -> Step:
+def _tf1_lstm(kernel: Any, bias: Float, forget_bias: float, activation: str) -> Step:
     function = ACTIVATIONS[activation]
 
     def step(x: Float, state: State) -> State:
         h, c = state
-        i, j, f, o = np.split(np.hstack([x, h]) @ kernel + bias, 4, axis=1)
+        i, j, f, o = np.split(_times(np.hstack([x, h]), kernel) + bias, 4, axis=1)
         c = _logistic(f + forget_bias) * c + _logistic(i) * function(j)
         return _logistic(o) * function(c), c
 
@@ -280,35 +306,37 @@ def _tf1_lstm(kernel: Float, bias: Float, forget_bias: float, activation: str) -
 
 
 def _tf1_gru(
-    gates: Float, gates_bias: Float, candidate: Float, candidate_bias: Float, activation: str
+    gates: Any, gates_bias: Float, candidate: Any, candidate_bias: Float, activation: str
 ) -> Step:
     function = ACTIVATIONS[activation]
 
     def step(x: Float, state: State) -> State:
         h, c = state
-        r, u = np.split(_logistic(np.hstack([x, h]) @ gates + gates_bias), 2, axis=1)
-        new = function(np.hstack([x, r * h]) @ candidate + candidate_bias)
+        both = _times(np.hstack([x, h]), gates)
+        r, u = np.split(_logistic(both + gates_bias), 2, axis=1)
+        new = function(_times(np.hstack([x, r * h]), candidate) + candidate_bias)
         return u * h + (1.0 - u) * new, c
 
     return step
 
 
 def _tf1_cudnn_gru(
-    gates: Float, gates_bias: Float, x_kernel: Float, x_bias: Float, h_kernel: Float, h_bias: Float
+    gates: Any, gates_bias: Float, x_kernel: Any, x_bias: Float, h_kernel: Any, h_bias: Float
 ) -> Step:
     def step(x: Float, state: State) -> State:
         h, c = state
-        r, u = np.split(_logistic(np.hstack([x, h]) @ gates + gates_bias), 2, axis=1)
-        new = np.tanh(x @ x_kernel + x_bias + r * (h @ h_kernel + h_bias))
+        both = _times(np.hstack([x, h]), gates)
+        r, u = np.split(_logistic(both + gates_bias), 2, axis=1)
+        new = np.tanh(_times(x, x_kernel) + x_bias + r * (_times(h, h_kernel) + h_bias))
         return u * h + (1.0 - u) * new, c
 
     return step
 
 
-def _tf1_basic(kernel: Float, bias: Float, activation: str) -> Step:
+def _tf1_basic(kernel: Any, bias: Float, activation: str) -> Step:
     function = ACTIVATIONS[activation]
 
     def step(x: Float, state: State) -> State:
-        return function(np.hstack([x, state[0]]) @ kernel + bias), state[1]
+        return function(_times(np.hstack([x, state[0]]), kernel) + bias), state[1]
 
     return step

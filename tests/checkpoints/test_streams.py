@@ -11,6 +11,8 @@ from helpers import snapshot
 
 import rnnconvert
 from rnnconvert.checkpoints import streams
+from rnnconvert.checkpoints.inspect import open_stacks
+from rnnconvert.checkpoints.verify import check_stack_layers
 from rnnconvert.containers import tiles
 from rnnconvert.containers.checkpoint import (
     data_path,
@@ -21,6 +23,7 @@ from rnnconvert.containers.checkpoint import (
 from rnnconvert.containers.safe_npz import open_arrays
 from rnnconvert.errors import DifferenceError, UnreadableInputError
 from rnnconvert.layouts.opaque_shape import OpaqueShape, Region
+from rnnconvert.options import Inputs, Options
 
 SHAPES = {
     "lstm": OpaqueShape("lstm", 2, 6, 5),
@@ -172,9 +175,10 @@ def test_it_is_streamed_and_not_read_as_a_whole(tmp_path, monkeypatch):
 
     monkeypatch.setattr(rnnconvert.containers.checkpoint.Checkpoint, "read", watched)
     for output, asked in TARGETS.values():
-        rnnconvert.convert(
-            source, tmp_path / output, verify="weights", force=True, **asked, **options(shape)
+        report = rnnconvert.convert(
+            source, tmp_path / output, verify="layers", force=True, **asked, **options(shape)
         )
+        assert report.layers_level.status == "passed"
     assert not any("opaque_kernel" in name for name in read)
     assert not any(name.endswith("kernel") for name in read)
 
@@ -193,6 +197,73 @@ def test_a_wrong_tile_is_found_and_nothing_written(tmp_path, monkeypatch, target
     with pytest.raises(DifferenceError, match=r"rnn layer 0: .* values differ"):
         rnnconvert.convert(source, tmp_path / output, verify="weights", **asked, **options(shape))
     assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.sampled(2)
+def test_the_layers_are_proved_from_the_files_as_in_memory(tmp_path, monkeypatch, name, target):
+    shape, (output, asked) = SHAPES[name], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    monkeypatch.setattr("rnnconvert.references.tf1._AT_ONCE", 8)
+    monkeypatch.setattr("rnnconvert.references.keras._AT_ONCE", 8)
+    asked = {**asked, **options(shape), "force": True}
+    report = rnnconvert.convert(source, tmp_path / output, **asked)
+    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
+    other = rnnconvert.convert(source, tmp_path / output, **asked)
+    assert report.layers_level.status == other.layers_level.status == "passed"
+    assert report.layers_level.detail == other.layers_level.detail
+    assert report.layers_level.tolerance == other.layers_level.tolerance
+    assert (report.verdict, report.model_level) == (other.verdict, other.model_level)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_other_rows_in_the_file_are_seen_by_the_layers(tmp_path, monkeypatch, target):
+    shape, (output, asked) = SHAPES["gru"], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    right = streams.run_places
+
+    class Rolled:
+        def __init__(self, stored: Any) -> None:
+            self.stored, self.shape = stored, stored.shape
+
+        def __getitem__(self, rows: slice) -> Any:
+            return np.roll(self.stored[rows], 1, axis=-1)
+
+    monkeypatch.setattr(
+        streams,
+        "run_places",
+        lambda stack, places, read, **named: right(
+            stack, places, lambda name: Rolled(read(name)), **named
+        ),
+    )
+    with pytest.raises(DifferenceError, match="layers: rnn"):
+        rnnconvert.convert(source, tmp_path / output, verify="layers", **asked, **options(shape))
+    assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "change", "rounded", "status"),
+    [(1e-3, 1e-3, 0.5, "passed"), (1e-3, 1e-5, 0.5, "failed"), (1e-3, 1e-3, None, "failed"),
+     (9e-2, 8e-3, 0.5, "failed"), (9e-2, 2e-1, 0.5, "skipped"), (1e-9, 2e-1, 0.5, "passed")],
+)  # fmt: skip
+def test_what_a_difference_of_the_layers_means(tmp_path, difference, change, rounded, status):
+    _, found = open_stacks(
+        make(tmp_path / "in", SHAPES["lstm"]), Options.of(**options(SHAPES["lstm"]))
+    )
+    (stack,) = found.stacks
+
+    def written(of_bias: Any = None) -> Any:
+        return lambda x: (
+            np.ones((3, 7, 6)) + (difference if of_bias is None else difference + change)
+        )
+
+    level = check_stack_layers(
+        stack, lambda x: np.ones((3, 7, 6)), written, Inputs(), rounded=rounded
+    )
+    assert level.status == status
+    if status == "skipped":
+        assert "one rounding of its biases moves an output by 0.2" in level.reason
 
 
 @pytest.mark.parametrize("target", TARGETS)

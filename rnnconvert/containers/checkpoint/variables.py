@@ -14,7 +14,7 @@ from rnnconvert.containers.checkpoint.dtypes import numpy_dtype
 from rnnconvert.containers.checkpoint.files import Malformed, is_there
 from rnnconvert.containers.checkpoint.slices import Shape, Slice, resolve
 from rnnconvert.containers.checkpoint.wire import Message
-from rnnconvert.containers.raw_file import Filled
+from rnnconvert.containers.raw_file import Filled, StoredArray
 from rnnconvert.errors import UnreadableInputError
 
 MAX_DIMENSIONS = 32
@@ -182,6 +182,17 @@ class Checkpoint:
     def place(self, name: str) -> RawPlace | None:
         """Where a variable's bytes lie; None unless they lie in one piece, as numpy has them."""
         return self._store.place(self.variables[name])
+
+    def rows(self, name: str) -> StoredArray:
+        """A variable that is to be read by slices of its first axis; its checksum is not checked.
+
+        Raises:
+            UnreadableInputError: it does not lie in one piece.
+        """
+        place, info = self.place(name), self.variables[name]
+        if place is None:
+            raise UnreadableInputError(f"{name}: expected a tensor in one piece")
+        return StoredArray(place.path.resolve(), place.offset, info.shape, place.dtype)
 
     def require_values(self) -> None:
         """Raise UnreadableInputError unless all data files are there, and long enough."""

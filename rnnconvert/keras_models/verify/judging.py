@@ -20,12 +20,8 @@ from rnnconvert.verification.compare import (
     largest_of,
 )
 from rnnconvert.verification.inputs import Array
-from rnnconvert.verification.rounding import EPS
+from rnnconvert.verification.rounding import EPS, MOST, WOBBLES
 
-_WOBBLES = 16.0
-"""How many times the effect of one rounding of every weight is taken for rounding."""
-_MOST = 0.01
-"""No tolerance goes beyond this part of the largest output, or a wrong function could pass."""
 _RECURRENT = ("LSTM", "GRU", "SimpleRNN", "CuDNNLSTM", "CuDNNGRU", "RNN", "Bidirectional",
               "ConvLSTM1D", "ConvLSTM2D", "ConvLSTM3D")  # fmt: skip
 
@@ -162,10 +158,10 @@ def rounding_of(moved: Sequence[Outputs], floor: float) -> tuple[Tolerance, Tole
 
     def rounding(batch: int, name: str, values: Array) -> float:
         other = {**moved[batch].layers, **moved[batch].outputs}[name]
-        return _WOBBLES * compare_arrays(values, other).max_abs + floor * largest_of(values)
+        return WOBBLES * compare_arrays(values, other).max_abs + floor * largest_of(values)
 
     def tolerance(batch: int, name: str, values: Array) -> float:
-        return min(rounding(batch, name, values), _MOST * largest_of(values))
+        return min(rounding(batch, name, values), MOST * largest_of(values))
 
     return rounding, tolerance
 
