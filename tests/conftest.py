@@ -86,15 +86,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seen[name] += 1
         if item.get_closest_marker("thinned") and item.get_closest_marker("corpus"):
             thinned[name].append(item)
-    left_out: list[pytest.Item] = []
+    left_out: set[pytest.Item] = set()
     for own in thinned.values() if not os.environ.get("TEST_EVERYTHING") else ():
         own.sort(key=lambda item: crc32(item.nodeid.encode()))
         mark = own[0].get_closest_marker("thinned")
         assert mark is not None
-        left_out += own[-(-len(own) // mark.args[0]) :]
+        left_out.update(own[-(-len(own) // mark.args[0]) :])
     if left_out:
         items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 def pytest_collection_finish() -> None:

@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rnnconvert import layouts
 from rnnconvert.checkpoints.inspect import (
     assumptions_of,
     describe_checkpoint,
@@ -41,6 +40,7 @@ from rnnconvert.checkpoints.streams import (
 )
 from rnnconvert.checkpoints.verify import (
     Run,
+    adds_up_biases,
     check_stack_layers,
     check_stack_model,
     check_stack_weights,
@@ -307,22 +307,21 @@ class _Job:
                 check_stack_weights(stack, source, own, self.checkpoint)
                 for stack, source, own in zip(self.stacks, self.weights, read_back, strict=True)
             ]
-        if options.verify in ("layers", "model") and streamed:
-            layers = [each.layers for each in streamed if each.layers is not None] or layers
-            models = self._run_models([], files) if options.verify == "model" else models
-        elif options.verify in ("layers", "model"):
-            stacks = counted_off(self.stacks, "proving layers", "stacks")
-            runs = [run_source(stack, self.checkpoint) for stack in stacks]
-            layers = [
-                check_stack_layers(
-                    stack,
-                    run,
-                    partial(run_written, stack, own),
-                    options.inputs,
-                    rounded=largest_bias(own) if self._merges(stack) else None,
-                )
-                for stack, run, own in zip(self.stacks, runs, read_back, strict=True)
-            ]
+        if options.verify in ("layers", "model"):
+            runs: list[Run] = []  # of streamed stacks none: they become no Keras model
+            if streamed:
+                layers = [each.layers for each in streamed if each.layers is not None] or layers
+            else:
+                stacks = counted_off(self.stacks, "proving layers", "stacks")
+                runs = [run_source(stack, self.checkpoint) for stack in stacks]
+                names = options.names if self.to == "checkpoint" else "keras"
+                layers = [
+                    check_stack_layers(
+                        stack, run, partial(run_written, stack, own), options.inputs,
+                        rounded=largest_bias(own) if adds_up_biases(stack, names) else None,
+                    )
+                    for stack, run, own in zip(self.stacks, runs, read_back, strict=True)
+                ]  # fmt: skip
             if options.verify == "model":
                 tell("running the models in Keras")
                 models = self._run_models(runs, files)
@@ -335,11 +334,6 @@ class _Job:
         )
         report.raise_if_different(NOTHING_WRITTEN)
         return report
-
-    def _merges(self, stack: Stack) -> bool:
-        """Whether biases are added up: TF1's cells keep one bias for the gates of a GRU, too."""
-        tf1 = self.to == "checkpoint" and self.options.names == "tf1"
-        return layouts.CELLS[stack.cell].merges_biases or tf1
 
     def _run_models(self, sources: Sequence[Run], files: list[Path]) -> list[LevelResult]:
         if self.to not in ("h5", "keras"):

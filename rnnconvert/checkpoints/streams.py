@@ -18,6 +18,7 @@ from rnnconvert.checkpoints.load import cell_layout
 from rnnconvert.checkpoints.rewrite import Packable, pack_place, target_places
 from rnnconvert.checkpoints.stack import CellPlace, Stack
 from rnnconvert.checkpoints.verify import (
+    adds_up_biases,
     bias_problem,
     check_stack_layers,
     run_buffer,
@@ -271,12 +272,11 @@ def check_streams(
         checked = check_streamed(stack, weights, places, read)
         if options.verify in ("layers", "model") and checked.status == "passed":
             tell(f"proving the layers of {stack.scope}")
-            merges = CELLS[stack.cell].merges_biases or names == "tf1"
             biases = [_written_bias(stack, place, read) for place in places]
             source = run_buffer(stack, weights[0].stored)
             layers = check_stack_layers(
                 stack, source, partial(run_places, stack, places, rows), options.inputs,
-                rounded=max(map(largest_of, biases)) if merges else None,
+                rounded=max(map(largest_of, biases)) if adds_up_biases(stack, names) else None,
             )  # fmt: skip
         found.append(StreamedLevels(checked, layers))
     return found

@@ -262,6 +262,11 @@ def _moved(eps: float, seed: int, bias: Array) -> Array:
     return moved
 
 
+def adds_up_biases(stack: Stack, names: str) -> bool:
+    """Whether tensors of these `--names` keep one bias for two; TF1's cells do for a GRU, too."""
+    return CELLS[stack.cell].merges_biases or names == "tf1"
+
+
 def largest_bias(weights: Sequence[RnnWeights]) -> float:
     """The largest absolute value of all biases."""
     return max([largest_of(each.bias) for each in weights if each.bias is not None], default=0.0)

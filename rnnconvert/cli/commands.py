@@ -155,13 +155,15 @@ def _interrupted() -> ConversionError:
 
 def export_one(output: Output, *, path: Path | StoreUrl, output_path: str, **options: Any) -> int:
     """Export one model."""
+    from dataclasses import replace
+
     from rnnconvert.cli.config import from_settings
     from rnnconvert.exports import export_model
     from rnnconvert.exports.options import ExportOptions
     from rnnconvert.stores.work import on_models, to_place
 
-    options["hashes"] = output.documents.are_wanted
-    chosen = ExportOptions.of(settings=from_settings(), **options)
+    chosen = ExportOptions.of(hashes=output.documents.are_wanted, **options)
+    chosen = replace(chosen, settings=from_settings())
     _require_directory(output_path)
     target = place_of(output_path)
     _check_report(output, [path, target])

@@ -182,14 +182,18 @@ def _read_array(stream: IO[bytes], size: int, name: str) -> Array:
             "bytes follow; the file is truncated or damaged"
         )
     flat = np.empty(prod(shape), dtype)
-    memory = flat.view(np.uint8).data
-    done = 0
-    while done < left:
+    _fill(stream, flat, name)
+    return flat.reshape(shape, order="F" if fortran_order else "C")
+
+
+def _fill(stream: IO[bytes], values: Array, name: str) -> None:
+    """Read a contiguous array's bytes."""
+    memory, done = values.reshape(-1).view(np.uint8).data, 0
+    while done < len(memory):
         read = stream.readinto(memory[done : done + _CHUNK])  # type: ignore[attr-defined]
         if not read:
             raise UnreadableInputError(f"{name}: the file is truncated")
         done += read
-    return flat.reshape(shape, order="F" if fortran_order else "C")
 
 
 def _read_header(
@@ -230,12 +234,7 @@ class RowsOfMember:
             width = prod(self.shape[1:]) * self.dtype.itemsize
             self._stream.seek(self._stream.tell() + start * width)
         self._at = stop
-        memory, done = values.reshape(-1).view(np.uint8), 0
-        while done < len(memory):
-            read = self._stream.readinto(memory[done:].data)  # type: ignore[attr-defined]
-            if not read:
-                raise UnreadableInputError(f"{self._member}: the file is truncated")
-            done += read
+        _fill(self._stream, values, self._member)
         return values
 
 

@@ -12,7 +12,7 @@ QUANTIZE = ("none", "dynamic")
 OPSETS = range(13, 19)
 """Of ONNX: from the first that has all that tf2onnx makes of a mask, to the last that it knows."""
 _OF_TARGET = {"opset": "onnx", "quantize": "tflite", "allow_select_ops": "tflite"}
-_OWN = ("to", "opset", "quantize", "stateful_step", "allow_select_ops", "settings")
+_OWN = ("to", "opset", "quantize", "stateful_step", "allow_select_ops")
 
 
 @dataclass(frozen=True)

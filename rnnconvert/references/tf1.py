@@ -187,8 +187,9 @@ def _times_cut(buffer: Any, start: int, columns: int, rows: int, vectors: Float)
     """`vectors` (n, columns) times the matrix (rows, columns) that lies in the buffer from `start`
     on, transposed; some of its rows are read at a time."""
     product = np.empty((len(vectors), rows))
-    for row in range(0, rows, max(1, _AT_ONCE // columns)):
-        end = min(rows, row + max(1, _AT_ONCE // columns))
+    count = max(1, _AT_ONCE // columns)
+    for row in range(0, rows, count):
+        end = min(rows, row + count)
         numbers = np.asarray(buffer[start + row * columns : start + end * columns], np.float64)
         product[:, row:end] = vectors @ numbers.reshape(end - row, columns).T
     return product

@@ -24,6 +24,7 @@ from rnnconvert.containers.safe_npz import open_arrays
 from rnnconvert.errors import DifferenceError, UnreadableInputError
 from rnnconvert.layouts.opaque_shape import OpaqueShape, Region
 from rnnconvert.options import Inputs, Options
+from rnnconvert.report import Report
 
 SHAPES = {
     "lstm": OpaqueShape("lstm", 2, 6, 5),
@@ -85,6 +86,18 @@ def contents(path: Path) -> Any:
     return [index_path(path).read_bytes(), data_path(path).read_bytes()]
 
 
+def streamed_and_in_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, source: Path, output: str, asked: dict[str, Any]
+) -> tuple[Report, Report]:
+    """Convert to "a" by streams, and to "b" by arrays in memory."""
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    report = rnnconvert.convert(source, folder / "a" / output, **asked)
+    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
+    monkeypatch.setattr("rnnconvert.checkpoints.convert.streamed", lambda *_: None)
+    return report, rnnconvert.convert(source, folder / "b" / output, **asked)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.sampled(2)
@@ -92,11 +105,7 @@ def test_streamed_files_are_those_made_in_memory(tmp_path, monkeypatch, name, ta
     shape, (output, asked) = SHAPES[name], TARGETS[target]
     source = make(tmp_path / "in", shape)
     asked = {**asked, **options(shape), "verify": "weights"}
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    report = rnnconvert.convert(source, tmp_path / "a" / output, **asked)
-    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
-    other = rnnconvert.convert(source, tmp_path / "b" / output, **asked)
+    report, other = streamed_and_in_memory(tmp_path, monkeypatch, source, output, asked)
     assert contents(tmp_path / "a" / output) == contents(tmp_path / "b" / output)
     assert report.weights_level == other.weights_level
     assert report.verdict == other.verdict
@@ -109,12 +118,7 @@ def test_streamed_slots_are_those_made_in_memory(tmp_path, monkeypatch, name, ta
     shape, (output, asked) = SHAPES[name], TARGETS[target]
     source = make(tmp_path / "in", shape, slots="float32")
     asked = {**asked, **options(shape), "verify": "weights"}
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    report = rnnconvert.convert(source, tmp_path / "a" / output, **asked)
-    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
-    monkeypatch.setattr("rnnconvert.checkpoints.convert.streamed", lambda *_: None)
-    other = rnnconvert.convert(source, tmp_path / "b" / output, **asked)
+    report, other = streamed_and_in_memory(tmp_path, monkeypatch, source, output, asked)
     assert report.optimizer.state == "converted"
     assert report.optimizer == other.optimizer
     assert contents(tmp_path / "a" / output) == contents(tmp_path / "b" / output)
@@ -207,29 +211,26 @@ def test_the_layers_are_proved_from_the_files_as_in_memory(tmp_path, monkeypatch
     source = make(tmp_path / "in", shape)
     monkeypatch.setattr("rnnconvert.references.tf1._AT_ONCE", 8)
     monkeypatch.setattr("rnnconvert.references.keras._AT_ONCE", 8)
-    asked = {**asked, **options(shape), "force": True}
-    report = rnnconvert.convert(source, tmp_path / output, **asked)
-    monkeypatch.setattr("rnnconvert.checkpoints.streams.streamed", lambda *_: None)
-    other = rnnconvert.convert(source, tmp_path / output, **asked)
+    asked = {**asked, **options(shape)}
+    report, other = streamed_and_in_memory(tmp_path, monkeypatch, source, output, asked)
     assert report.layers_level.status == other.layers_level.status == "passed"
     assert report.layers_level.detail == other.layers_level.detail
     assert report.layers_level.tolerance == other.layers_level.tolerance
     assert (report.verdict, report.model_level) == (other.verdict, other.model_level)
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_other_rows_in_the_file_are_seen_by_the_layers(tmp_path, monkeypatch, target):
-    shape, (output, asked) = SHAPES["gru"], TARGETS[target]
-    source = make(tmp_path / "in", shape)
+class Rolled:
+    """A stored matrix whose columns are one place further on."""
+
+    def __init__(self, stored: Any) -> None:
+        self.stored, self.shape = stored, stored.shape
+
+    def __getitem__(self, rows: slice) -> Any:
+        return np.roll(self.stored[rows], 1, axis=-1)
+
+
+def roll_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     right = streams.run_places
-
-    class Rolled:
-        def __init__(self, stored: Any) -> None:
-            self.stored, self.shape = stored, stored.shape
-
-        def __getitem__(self, rows: slice) -> Any:
-            return np.roll(self.stored[rows], 1, axis=-1)
-
     monkeypatch.setattr(
         streams,
         "run_places",
@@ -237,9 +238,36 @@ def test_other_rows_in_the_file_are_seen_by_the_layers(tmp_path, monkeypatch, ta
             stack, places, lambda name: Rolled(read(name)), **named
         ),
     )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_other_rows_in_the_file_are_seen_by_the_layers(tmp_path, monkeypatch, target):
+    shape, (output, asked) = SHAPES["gru"], TARGETS[target]
+    source = make(tmp_path / "in", shape)
+    roll_what_was_written(monkeypatch)
     with pytest.raises(DifferenceError, match="layers: rnn"):
         rnnconvert.convert(source, tmp_path / output, verify="layers", **asked, **options(shape))
     assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
+
+
+@pytest.mark.parametrize("target", ["npz", "tf1 names"])
+def test_rounded_biases_that_large_weights_enlarge(tmp_path, monkeypatch, target):
+    """Weights of N(0, 1): more steps make it chaotic, and a wrong order is still seen."""
+    shape, (output, asked) = OpaqueShape("lstm", 3, 160, 20), TARGETS[target]
+    monkeypatch.setattr(tiles, "TILE", 2**20)
+    monkeypatch.setattr(tiles, "_RUN", 2**12)
+    monkeypatch.setattr(tiles, "_PART", 2**16)
+    source = make(tmp_path / "in", shape)
+    asked = {**asked, **options(shape), "verify": "layers", "force": True}
+    level = rnnconvert.convert(source, tmp_path / output, timesteps=12, **asked).layers_level
+    assert level.status == "passed"
+    assert 1e-4 < level.max_abs <= level.tolerance <= 0.01
+    chaotic = rnnconvert.convert(source, tmp_path / output, timesteps=20, **asked)
+    assert chaotic.layers_level.status == "skipped"
+    assert chaotic.proved == "weights"
+    roll_what_was_written(monkeypatch)
+    with pytest.raises(DifferenceError, match="layers: rnn"):
+        rnnconvert.convert(source, tmp_path / output, timesteps=12, **asked)
 
 
 @pytest.mark.parametrize(

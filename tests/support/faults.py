@@ -111,7 +111,7 @@ def failing(fault: Fault) -> Iterator[None]:
 def numbers(variant: str) -> Iterator[int]:
     """1, 2, ... in random steps that grow, since late writes are one as another.
 
-    Each variant of a job has other steps, so that all together come close to every number. With
+    Each variant of a job has other steps, so that they do not all try the same numbers. With
     TEST_EVERYTHING=1 in the environment, every number.
     """
     if os.environ.get("TEST_EVERYTHING"):
