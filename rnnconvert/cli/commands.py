@@ -317,7 +317,7 @@ def _footprints(
 
     local = [(model.path, target) for model, target in pairs if model.stored is None]
     work = partial(_footprint, options=options)
-    for index, outcome in outcomes(work, local, Workers(), None, apart=apart, quick=True):
+    for index, outcome in outcomes(work, local, Workers(), None, apart=apart):
         failed = isinstance(outcome, ConversionError)  # it is told in its turn
         yield Footprint(_files(local[index][0])) if failed else outcome
 

@@ -60,13 +60,11 @@ def outcomes(
     bar: ProgressBar | None,
     *,
     apart: bool,
-    quick: bool = False,
 ) -> Iterator[tuple[int, Outcome]]:
     """The index of each input and what became of it, in their order.
 
     Args:
         apart: each of several inputs may only cost itself, even if a library crashes on it.
-        quick: the work takes less time than a new process: see `in_workers`.
 
     Raises:
         ConversionError: the cluster can't be used.
@@ -79,7 +77,7 @@ def outcomes(
     done: dict[int, Outcome] = {}
     told = 0
     try:
-        for index, outcome in _elsewhere(work, pairs, workers, quick=quick):
+        for index, outcome in _elsewhere(work, pairs, workers):
             done[index] = outcome
             if bar is not None:
                 bar.end(list(done))
@@ -106,7 +104,7 @@ def _here(
 
 
 def _elsewhere(
-    work: Callable[[Pair], Outcome], pairs: Sequence[Pair], workers: Workers, *, quick: bool
+    work: Callable[[Pair], Outcome], pairs: Sequence[Pair], workers: Workers
 ) -> Iterator[tuple[int, Outcome]]:
     """As they end; of a process that died an error."""
     from rnnconvert.cli.workers import Died, in_workers
@@ -116,7 +114,7 @@ def _elsewhere(
 
         ended = on_cluster(work, pairs, workers.scheduler)
     else:
-        ended = in_workers(work, pairs, min(workers.jobs, len(pairs)), fork=quick)
+        ended = in_workers(work, pairs, min(workers.jobs, len(pairs)))
     for index, outcome in ended:
         if isinstance(outcome, Died):
             outcome = UnreadableInputError(str(outcome))
@@ -139,7 +137,7 @@ def seeming_models(*, apart: bool) -> Iterator[Callable[[Path], bool]]:
     from rnnconvert.cli.workers import Died, KeptWorker
     from rnnconvert.containers.sniff import is_hdf5
 
-    worker = KeptWorker(_seems, fork=True)
+    worker = KeptWorker(_seems)
 
     def seems(path: Path) -> bool:
         if not is_hdf5(path):

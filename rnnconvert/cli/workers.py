@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -62,19 +61,14 @@ def in_workers(
     items: Sequence[Any],
     jobs: int,
     growth: int = GROWTH,
-    *,
-    fork: bool = False,
 ) -> Iterator[tuple[int, Any]]:
     """Call `work` for each item, in up to `jobs` processes, each of which takes item after item.
 
-    The processes are spawned: a fork of one that has TensorFlow's threads waits for ever for their
-    locks. They end when the iteration does, however it does, and with this process; what they left
-    half done they remove.
+    They end when the iteration does, however it does, and with this process; what they left half
+    done they remove.
 
     Args:
         growth: bytes of memory that a process may grow by until another one takes its place.
-        fork: have the processes forked where that is safe, which takes 10 ms instead of 300: on
-            Linux, before anything has started a thread.
 
     Yields:
         The index of an item and what `work` returned, or `Died`, in the order in which they end.
@@ -86,7 +80,7 @@ def in_workers(
     try:
         while waiting or workers:
             while waiting and len(workers) < jobs:
-                workers.append(_start(work, growth, fork=fork))
+                workers.append(_start(work, growth))
                 _give(workers[-1], waiting)
             for connection in wait([worker.connection for worker in workers]):
                 worker = next(each for each in workers if each.connection is connection)
@@ -108,12 +102,10 @@ class KeptWorker:
 
     Args:
         work: called for each item.
-        fork: as of `in_workers`.
     """
 
-    def __init__(self, work: Callable[[Any], Any], *, fork: bool = False) -> None:
+    def __init__(self, work: Callable[[Any], Any]) -> None:
         self._work = work
-        self._fork = fork
         self._worker: _Worker | None = None
 
     def call(self, item: Any, is_wanted: Callable[[], bool]) -> Any:
@@ -124,7 +116,7 @@ class KeptWorker:
             is_wanted: asked again and again; the process is stopped when it says no.
         """
         is_new = self._worker is None
-        worker = self._worker = self._worker or _start(self._work, GROWTH, _IDLE, fork=self._fork)
+        worker = self._worker = self._worker or _start(self._work, GROWTH, _IDLE)
         with suppress(BrokenPipeError):
             worker.connection.send(item)
         while not worker.connection.poll(_ASK_EVERY):
@@ -161,21 +153,28 @@ def _receive(worker: _Worker) -> tuple[Any, bool]:
     return result
 
 
-def _start(
-    work: Callable[[Any], Any], growth: int, idle: float | None = None, *, fork: bool = False
-) -> _Worker:
+def _start(work: Callable[[Any], Any], growth: int, idle: float | None = None) -> _Worker:
     import multiprocessing
+    from multiprocessing.util import register_after_fork
 
-    is_safe = sys.platform == "linux" and threading.active_count() == 1
-    method = "fork" if fork and is_safe else "spawn"
-    context: Any = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context("fork" if _has_one_thread() else "spawn")
     ours, theirs = context.Pipe()
+    register_after_fork(ours, type(ours).close)  # else no worker would see that it was closed
     arguments = (theirs, work, growth, os.getpid(), idle)
     process = context.Process(target=_serve, args=arguments, daemon=True)
     with _deaf():  # Ctrl-C reaches all processes of a terminal; these are stopped by this one
         process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+def _has_one_thread() -> bool:
+    """Whether this process can be forked, which takes 10 ms where to spawn one takes 300.
+
+    A fork has one thread, and waits for ever for the locks that others held, such as TensorFlow's.
+    Python counts its own threads only, Linux all of them.
+    """
+    return sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1
 
 
 @contextmanager

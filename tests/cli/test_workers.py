@@ -103,6 +103,50 @@ def test_a_worker_ends_with_who_started_it(tmp_path):
         assert not Path(f"/proc/{working}").exists()
 
 
+FORKS = """
+import os, signal, sys, threading, time
+from rnnconvert.cli import workers
+
+def work(item):
+    until = time.monotonic() + 20
+    while item == "the second" and not idle(os.getppid()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return item, "compileall" in sys.modules, time.monotonic() < until
+
+def idle(parent):
+    # the first worker has ended: this one is the only child that is left
+    children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+    alive = [child for child in children if open(f"/proc/{child}/stat").read().split()[2] != "Z"]
+    return len(alive) == 1
+
+if __name__ == "__main__":
+    import compileall  # a module that only a fork of this process has
+    assert workers._has_one_thread()
+    print(sorted(found for _, found in workers.in_workers(work, ["the first", "the second"], 2)))
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    assert not workers._has_one_thread()
+    print(sorted(found for _, found in workers.in_workers(work, ["a", "b"], 2)), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as Linux tells of threads")
+def test_workers_are_forked_from_one_thread_and_spawned_from_several(tmp_path):
+    """A fork takes no time, but waits for ever for the locks of threads that it does not have.
+
+    The second item waits until the worker of the first one has ended, which has to see that its
+    connection was closed, though the second worker was forked with both ends of it.
+    """
+    (tmp_path / "forks.py").write_text(FORKS)
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "forks.py"], cwd=tmp_path, env=environment,
+                          capture_output=True, text=True, timeout=200)  # fmt: skip
+    assert done.stdout.splitlines() == [
+        "[('the first', True, True), ('the second', True, True)]",
+        "[('a', False, True), ('b', False, True)]",
+    ], done.stderr
+
+
 def test_a_worker_takes_item_after_item():
     found = [pid for _, pid in in_workers(behave, ["who"] * 6, 2)]
     assert 1 <= len(set(found)) <= 2
