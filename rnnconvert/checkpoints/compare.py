@@ -78,7 +78,7 @@ def compare_checkpoints(
     if options.verify != "weights":
         layers = LevelResult.of_all([
             check_stack_layers(
-                stack, run_source(stack, source.checkpoint), partial(run_written, stack, own),
+                stack, run_source(stack, source.checkpoint.read), partial(run_written, stack, own),
                 options.inputs, rounded=largest_bias(own),
             )
             for stack, own in pairs

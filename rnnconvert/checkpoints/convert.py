@@ -27,17 +27,16 @@ from rnnconvert.checkpoints.rewrite import (
     RewrittenVariables,
     rewrite_inverse,
     rewrite_variables,
+    target_places,
 )
 from rnnconvert.checkpoints.stack import Stack, StackSlot
-from rnnconvert.checkpoints.streams import (
+from rnnconvert.checkpoints.streamed_levels import (
     StreamedLevels,
-    StreamedWeights,
+    WrittenPlaces,
+    check_levels,
     check_slots,
-    check_streams,
-    streamed,
-    streams_of,
-    write_streamed_npz,
 )
+from rnnconvert.checkpoints.streams import StreamedWeights, streamed, streams_of
 from rnnconvert.checkpoints.verify import (
     Run,
     adds_up_biases,
@@ -51,6 +50,8 @@ from rnnconvert.checkpoints.verify import (
 from rnnconvert.checkpoints.written import (
     find_again,
     read_stack,
+    streamed_model,
+    streamed_npz,
     write_model,
     write_npz,
     write_weights,
@@ -238,14 +239,37 @@ class _Job:
         """
         if self.to == "checkpoint":
             return self._fill_checkpoint(*files)
-        if self.to == "npz" and self.streams:
-            return write_streamed_npz(files[0], self.stacks, self.streams, self.options), None
+        if self.streams:
+            return self._fill_streamed(files), None
         if self.to == "npz":
             return write_npz(files[0], self.stacks, self.weights), None
         jobs = zip(self.stacks, self.weights, files, strict=True)
         if self.to == "weights":
             return [write_weights(*job) for job in jobs], None
         return [write_model(*job, self.to) for job in jobs], None
+
+    def _fill_streamed(self, files: list[Path]) -> list[StreamedLevels]:
+        if self.to == "npz":
+            with streamed_npz(files[0], self.stacks, self.streams) as places:
+                return self._check(places)
+        found = []
+        for number, file in enumerate(files):
+            stack, weights = self.stacks[number], self.streams[number]
+            with streamed_model(stack, weights, file, self.to) as written:
+                found += self._check([written], number)
+        return found
+
+    def _check(self, written: Sequence[WrittenPlaces], first: int = 0) -> list[StreamedLevels]:
+        """The levels of streamed stacks from number `first` on, if any is asked for."""
+        if self.options.verify == "none":
+            return []
+        names = self.options.names if self.to == "checkpoint" else "keras"
+        return [
+            check_levels(stack, self.streams[number], own, self.checkpoint, self.options,
+                         adds_up=adds_up_biases(stack, names))
+            for number, own in enumerate(written, first)
+            for stack in [self.stacks[number]]
+        ]  # fmt: skip
 
     def _fill_checkpoint(self, index: Path, data: Path) -> tuple[_Written, RewrittenVariables]:
         if self.options.is_inverse:
@@ -276,10 +300,11 @@ class _Job:
             if self.options.is_inverse:
                 return find_again(self.stacks, again), rewritten
             if self.streams:
-                checked = check_streams(
-                    self.stacks, self.streams, self.options.names, again.read, again.rows,
-                    self.options,
-                )  # fmt: skip
+                checked = self._check([
+                    WrittenPlaces(target_places(stack, self.options.names), again.rows,
+                                  is_copied=rewritten.replaced.isdisjoint(stack.variables))
+                    for stack in self.stacks
+                ])  # fmt: skip
                 slots = [StreamedLevels(each, None) for each in check_slots(rewritten.slots)]
                 return [*slots, *checked], rewritten
             written = [read_stack(stack, self.options.names, again.read) for stack in self.stacks]
@@ -308,19 +333,21 @@ class _Job:
                 for stack, source, own in zip(self.stacks, self.weights, read_back, strict=True)
             ]
         if options.verify in ("layers", "model"):
-            runs: list[Run] = []  # of streamed stacks none: they become no Keras model
+            read = self.checkpoint.rows if streamed else self.checkpoint.read
+            runs = [run_source(stack, read) for stack in self.stacks]
             if streamed:
                 layers = [each.layers for each in streamed if each.layers is not None] or layers
             else:
-                stacks = counted_off(self.stacks, "proving layers", "stacks")
-                runs = [run_source(stack, self.checkpoint) for stack in stacks]
                 names = options.names if self.to == "checkpoint" else "keras"
                 layers = [
                     check_stack_layers(
                         stack, run, partial(run_written, stack, own), options.inputs,
                         rounded=largest_bias(own) if adds_up_biases(stack, names) else None,
                     )
-                    for stack, run, own in zip(self.stacks, runs, read_back, strict=True)
+                    for stack, run, own in zip(
+                        counted_off(self.stacks, "proving layers", "stacks"), runs, read_back,
+                        strict=True,
+                    )
                 ]  # fmt: skip
             if options.verify == "model":
                 tell("running the models in Keras")

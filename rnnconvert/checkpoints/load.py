@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from rnnconvert.layouts.tf1_cells import Tf1Cell
 from rnnconvert.layouts.weights import Array
 from rnnconvert.verification.rounding import EPS
 
-_CELL = "tf1:"
+TF1 = "tf1:"
+"""What the layout of a cell begins with."""
 _SMALLEST = {"float16": 2.0**-24, "float32": 2.0**-149, "float64": 5e-324, "bfloat16": 2.0**-133}
 _SEPARATE = {"bias_cudnn_0": 0, "bias_cudnn_1": 1, "bias_cudnn 0": 0, "bias_cudnn 1": 1}
 """TF 1.3's two biases of a cell's first kernel."""
@@ -63,7 +64,7 @@ def _cut(stack: Stack, variable: str, checkpoint: Checkpoint) -> tuple[PseudoLay
 def _from_place(stack: Stack, place: CellPlace, checkpoint: Checkpoint) -> RnnWeights:
     tensors = {inner: checkpoint.read(name) for inner, name in place.tensors.items()}
     try:
-        if place.layout.startswith(_CELL):
+        if place.layout.startswith(TF1):
             return tf1_cells.unpack_tf1(cell_layout(stack.cell, place), tensors, stack.forget_bias)
         return layouts.unpack(layouts.find(place.layout, stack.cell), tensors)
     except ValueError as error:
@@ -73,7 +74,7 @@ def _from_place(stack: Stack, place: CellPlace, checkpoint: Checkpoint) -> RnnWe
 def cell_layout(cell: str, place: CellPlace) -> Tf1Cell:
     """The layout of a place whose tensors are those of a cell of TensorFlow 1."""
     activation = "relu" if cell == "rnn_relu" else "tanh"
-    return tf1_cells.find_tf1(place.layout.removeprefix(_CELL), place.tensors, activation)
+    return tf1_cells.find_tf1(place.layout.removeprefix(TF1), place.tensors, activation)
 
 
 # --- the buffer against the tensors of cells ------------------------------------------------
@@ -81,23 +82,45 @@ def cell_layout(cell: str, place: CellPlace) -> Tf1Cell:
 
 def _stored(place: CellPlace, weights: RnnWeights) -> Iterator[tuple[str, Array, bool]]:
     """What each variable of a place must hold, and whether it is a rounded sum of two biases."""
-    merged: set[str] = set()
-    expected: Mapping[str, Array]
-    if place.layout.startswith(_CELL):
-        layout = cell_layout(weights.cell, place)
-        merged = {block.bias for block in layout.blocks if block.rows == "xh"}
-        expected = {**tf1_cells.pack_tf1(layout, weights, 0.0), **_separate(layout, weights)}
-    else:
-        expected = layouts.pack(layouts.find(place.layout, weights.cell), weights)
-    for inner, name in place.tensors.items():
-        yield name, expected[inner], inner in merged
-
-
-def _separate(layout: Tf1Cell, weights: RnnWeights) -> dict[str, Array]:
-    gates = layouts.CELLS[weights.cell].gates
-    order = [gates.index(gate) for gate in layout.blocks[0].gates]
     assert weights.bias is not None  # a buffer always has both
-    return {name: weights.bias[half][order].reshape(-1) for name, half in _SEPARATE.items()}
+    if place.layout.startswith(TF1):
+        tensors = tf1_cells.pack_tf1(cell_layout(weights.cell, place), weights, 0.0)
+    else:
+        tensors = layouts.pack(layouts.find(place.layout, weights.cell), weights)
+    biases = _stored_biases(place, weights.cell, weights.bias)
+    for inner, name in place.tensors.items():
+        yield (name, *biases[inner]) if inner in biases else (name, tensors[inner], False)
+
+
+def _stored_biases(place: CellPlace, cell: str, bias: Array) -> dict[str, tuple[Array, bool]]:
+    """As `_stored`, of the biases, by their names inside the cell."""
+    if not place.layout.startswith(TF1):
+        packed = layouts.pack_bias(layouts.find(place.layout, cell), bias)
+        return {name: (array, False) for name, array in packed.items()}
+    layout, gates = cell_layout(cell, place), layouts.CELLS[cell].gates
+    order = [gates.index(gate) for gate in layout.blocks[0].gates]
+    merged = {block.bias for block in layout.blocks if block.rows == "xh"}
+    packed = tf1_cells.pack_tf1_biases(layout, bias, 0.0)
+    separate = {name: bias[half][order].reshape(-1) for name, half in _SEPARATE.items()}
+    return {name: (array, name in merged) for name, array in {**packed, **separate}.items()}
+
+
+def require_equal_biases(
+    buffer: str, place: CellPlace, cell: str, bias: Array, read: Callable[[str], Array]
+) -> None:
+    """Compare the biases of a place beside a buffer with the buffer's, (2, gates, units).
+
+    Args:
+        read: gives a variable.
+
+    Raises:
+        NotConvertibleError: they disagree.
+    """
+    biases = _stored_biases(place, cell, bias)
+    for inner, name in place.tensors.items():
+        if inner in biases:
+            expected, is_sum = biases[inner]
+            _require_equal(buffer, name, expected, read(name), is_sum=is_sum)
 
 
 def _require_equal(buffer: str, name: str, cut: Array, found: Array, *, is_sum: bool) -> None:

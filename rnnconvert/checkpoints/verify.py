@@ -107,11 +107,15 @@ def _gives_the_buffer(stack: Stack, written: Sequence[RnnWeights], checkpoint: C
 # --- running --------------------------------------------------------------------------------
 
 
-def run_source(stack: Stack, checkpoint: Checkpoint) -> Run:
-    """The source's own equations on the source's own tensors, in float64, states zero."""
+def run_source(stack: Stack, read: Callable[[str], Any]) -> Run:
+    """The source's own equations on the source's own tensors, in float64, states zero.
+
+    Args:
+        read: gives the tensor of a name: an array, or what gives slices as arrays do.
+    """
     if stack.opaque is not None:
-        return run_buffer(stack, checkpoint.read(stack.opaque))
-    return run_places(stack, stack.places, checkpoint.read)
+        return run_buffer(stack, read(stack.opaque))
+    return run_places(stack, stack.places, read)
 
 
 def run_buffer(stack: Stack, buffer: Any) -> Run:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from rnnconvert import layouts
 from rnnconvert.checkpoints.find import find_stacks
 from rnnconvert.checkpoints.load import load_weights
 from rnnconvert.checkpoints.rewrite import target_places, unpack_place
-from rnnconvert.checkpoints.stack import Stack
+from rnnconvert.checkpoints.stack import CellPlace, Stack
+from rnnconvert.checkpoints.streamed_levels import WrittenPlaces
+from rnnconvert.checkpoints.streams import StreamedWeights
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.checkpoint import Checkpoint
-from rnnconvert.containers.safe_npz import open_arrays, write_arrays
+from rnnconvert.containers.raw_file import Filled
+from rnnconvert.containers.safe_npz import open_arrays, open_rows, require_whole, write_arrays
 from rnnconvert.errors import DifferenceError
 from rnnconvert.keras_models.files import writer as keras_writer
 from rnnconvert.keras_models.files.h5 import open_keras_h5
@@ -27,7 +32,7 @@ def write_npz(
     file: Path, stacks: Sequence[Stack], weights: Sequence[Sequence[RnnWeights]]
 ) -> list[list[RnnWeights]]:
     """All stacks as arrays in Keras' layout; returns each one's weights as read back."""
-    arrays: dict[str, Array] = {}
+    arrays: dict[str, Array | Filled] = {}
     for stack, own in zip(stacks, weights, strict=True):
         arrays.update(keras_writer.layer_arrays(stack.scope, _layers(stack, own)))
     write_arrays(file, arrays)
@@ -101,7 +106,63 @@ def write_model(
     return written
 
 
-def _layers(stack: Stack, weights: Sequence[RnnWeights]) -> list[keras_writer.LayerWeights]:
+# --- weights that are not in memory ---------------------------------------------------------
+
+
+@contextmanager
+def streamed_npz(
+    file: Path, stacks: Sequence[Stack], streams: Sequence[Sequence[StreamedWeights]]
+) -> Iterator[list[WrittenPlaces]]:
+    """Write all stacks as arrays in Keras' layout; gives where each one is, while it is open.
+
+    Raises:
+        OSError: it can't be written.
+        DifferenceError: it reads back differently.
+    """
+    places = [target_places(stack, "keras") for stack in stacks]
+    write_arrays(
+        file,
+        {
+            place.tensors[kind]: array
+            for own, weights in zip(places, streams, strict=True)
+            for place, each in zip(own, weights, strict=True)
+            for kind, array in each.keras_tensors().items()
+        },
+    )
+    require_whole(file)
+    with open_rows(file) as rows:
+        yield [WrittenPlaces(own, rows) for own in places]
+
+
+@contextmanager
+def streamed_model(
+    stack: Stack, weights: Sequence[StreamedWeights], file: Path, to: str
+) -> Iterator[WrittenPlaces]:
+    """Write one stack as a Keras model or its weights; gives where it is, while it is open.
+
+    Args:
+        to: "h5", "keras" or "weights".
+    """
+    h5 = file.with_suffix(".h5") if to == "keras" else file
+    layers = _layers(stack, weights)
+    try:
+        if to == "weights":
+            written = keras_writer.write_stack_weights(h5, layers)
+        else:
+            written = keras_writer.write_stack(h5, stack.scope, layers, stack.function)
+        if to == "keras":
+            save_as_keras(h5, file, Plan(), Permissions())
+        places = [CellPlace(*each[:2], stack.scope, "keras", each.paths) for each in written]
+        with safe_h5.open_h5(h5) as opened:
+            yield WrittenPlaces(places, partial(safe_h5.get_dataset, opened))
+    finally:
+        if to == "keras":
+            h5.unlink(missing_ok=True)
+
+
+def _layers(
+    stack: Stack, weights: Sequence[RnnWeights | StreamedWeights]
+) -> list[keras_writer.LayerWeights]:
     count = len(stack.directions)
     return [
         keras_writer.LayerWeights(*weights[first : first + count])

@@ -61,13 +61,15 @@ class Move:
     """One gate's block, from its place in the source to its place in the target.
 
     The numbers of `source`, row by row, are a matrix of `shape`; those of `target` are the same
-    matrix transposed. The block's own rows and columns need not be those of the matrix.
+    matrix transposed, or as it is. The block's own rows and columns need not be those of the
+    matrix.
     """
 
     source: MatrixBlock
     target: MatrixBlock
     shape: tuple[int, int]
     itemsize: int
+    is_transposed: bool = True
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,11 @@ class Tile:
                       (self.row, self.rows), (self.column, self.columns))  # fmt: skip
 
     def target_spans(self) -> Iterable[Span]:
-        width = self.move.shape[0]
-        return _spans(self.move.target, self.move.itemsize, width,
-                      (self.column, self.columns), (self.row, self.rows))  # fmt: skip
+        height, width = self.move.shape
+        rows, columns = (self.row, self.rows), (self.column, self.columns)
+        if self.move.is_transposed:
+            rows, columns, width = columns, rows, height
+        return _spans(self.move.target, self.move.itemsize, width, rows, columns)
 
 
 def _spans(
@@ -139,10 +143,19 @@ def bands(moves: Sequence[Move]) -> Iterator[list[Tile]]:
     """The tiles of a tensor's gates; those of some rows of the target together, one after another.
 
     Args:
-        moves: of the gates, all of one shape.
+        moves: of the gates, all of one shape, all transposed or none.
     """
     rows, columns = moves[0].shape
     most = TILE // moves[0].itemsize
+    if not moves[0].is_transposed:
+        high, wide = max(1, most // columns), min(columns, most)
+        for row in range(0, rows, high):
+            yield [
+                Tile(move, row, column, min(high, rows - row), min(wide, columns - column))
+                for move in moves
+                for column in range(0, columns, wide)
+            ]
+        return
     wide = min(columns, max(1, _RUN // moves[0].itemsize))
     high = min(rows, most // wide)
     wide = min(columns, most // high, max(1, _PART // moves[0].itemsize))
@@ -205,6 +218,9 @@ def _work(
         shape, size = (tile.rows, tile.columns), tile.move.itemsize
         here = buffers.matrix(0, shape, size)
         there = buffers.matrix(1, shape[::-1], size)
+        if not tile.move.is_transposed:
+            found.add(_work_straight(tile, source, target, here, there, write, check))
+            continue
         parts = [(part, slice(part.row - tile.row, part.row - tile.row + part.rows))
                  for part in tile.parts()]  # fmt: skip
         for part, rows in parts:
@@ -225,6 +241,22 @@ def _work(
         last = max(offset + length for offset, _, length in band[-1].target_spans())
         target.write_back(min(spans), last - min(spans))
     return found
+
+
+def _work_straight(
+    tile: Tile, source: RawFile, target: RawFile, here: Array, there: Array, write: bool,
+    check: bool,
+) -> MovedTensor:  # fmt: skip
+    """As `_work`, for a tile that is not transposed."""
+    source.read_spans(raw_bytes_of(here), tile.source_spans())
+    if write:
+        target.write_spans(raw_bytes_of(here), tile.target_spans())
+    if not check:
+        return MovedTensor()
+    back = there.reshape(here.shape)
+    target.read_spans(raw_bytes_of(back), tile.target_spans())
+    largest = largest_of_bits(here.view(f"f{tile.move.itemsize}"))
+    return MovedTensor(_difference(tile, here, back), largest)
 
 
 def _difference(tile: Tile, here: Array, back: Array) -> str | None:

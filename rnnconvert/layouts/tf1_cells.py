@@ -18,8 +18,9 @@ Source: the tensors that TF 1.2 to 1.15 save for each cell, run beside cuDNN's e
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from rnnconvert.errors import NotConvertibleError
 from rnnconvert.layouts.cells import CELLS, require_same_function
 from rnnconvert.layouts.interpret import copy_block
 from rnnconvert.layouts.weights import FLOAT_DTYPES, Array, RnnWeights, merge_bias, split_bias
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,24 @@ class Tf1Cell:
     cell: str
     blocks: tuple[CellBlock, ...]
     forget_bias: float = 0.0
+
+
+@dataclass(frozen=True)
+class KernelPart:
+    """Where the matrix of a gate stands in a kernel of a cell: transposed, (n, units).
+
+    Attributes:
+        kind: "kernel", which multiplies the input, or "recurrent", which multiplies the state.
+        gate: of the cell.
+        tensor: name of the kernel.
+        rows, columns: of the kernel.
+    """
+
+    kind: str
+    gate: str
+    tensor: str
+    rows: slice
+    columns: slice
 
 
 _ICFO = (CellBlock(("i", "c", "f", "o"), "xh", "kernel", "bias"),)
@@ -167,24 +188,54 @@ def unpack_tf1(
         >>> weights.bias.sum(axis=0)[1]  # of the forget gate, whose 1.0 is not stored
         array([1., 1., 1.])
     """
-    stored = {_modern(name): np.asarray(array) for name, array in tensors.items()}
-    if len(stored) != len(tensors):
-        raise ValueError(f"a tensor is there twice, by its old and its new name: {sorted(tensors)}")
+    stored = modern_names({name: np.asarray(array) for name, array in tensors.items()})
     gates = CELLS[layout.cell].gates
-    inputs, units = _require_shapes(layout, stored)
+    inputs, units = require_tf1_shapes(
+        layout, {name: array.shape for name, array in stored.items()}
+    )
     dtype = _one_dtype(layout, stored)
-    added = layout.forget_bias if forget_bias is None else forget_bias
     kernel = np.empty((len(gates), units, inputs), dtype)
     recurrent = np.empty((len(gates), units, units), dtype)
+    targets = {"kernel": kernel, "recurrent": recurrent}
+    for part in kernel_parts(layout, inputs, units):
+        block = stored[part.tensor][part.rows, part.columns]
+        copy_block(block.T, targets[part.kind][gates.index(part.gate)])
+    return RnnWeights(
+        layout.cell, kernel, recurrent, unpack_tf1_biases(layout, stored, forget_bias)
+    )
+
+
+def modern_names(tensors: Mapping[str, T]) -> dict[str, T]:
+    """The tensors of a cell by the names that TF 1.2 and later give them.
+
+    Raises:
+        ValueError: one is there twice.
+
+    Example:
+        >>> modern_names({"weights": 1, "biases": 2})
+        {'kernel': 1, 'bias': 2}
+    """
+    found = {_modern(name): tensor for name, tensor in tensors.items()}
+    if len(found) != len(tensors):
+        raise ValueError(f"a tensor is there twice, by its old and its new name: {sorted(tensors)}")
+    return found
+
+
+def kernel_parts(layout: Tf1Cell, inputs: int, units: int) -> Iterator[KernelPart]:
+    """Where each matrix stands.
+
+    Example:
+        >>> [part.rows for part in kernel_parts(RNN_TANH, 2, 3)]
+        [slice(0, 2, None), slice(2, 5, None)]
+    """
     for block in layout.blocks:
+        end = _rows(block, inputs, units)
+        rows = {"kernel": slice(0, inputs), "recurrent": slice(end - units, end)}
         for place, gate in enumerate(block.gates):
-            index = gates.index(gate)
-            columns = stored[block.kernel][:, place * units : (place + 1) * units]
-            if "x" in block.rows:
-                copy_block(columns[:inputs].T, kernel[index])
-            if "h" in block.rows:
-                copy_block(columns[-units:].T, recurrent[index])
-    return RnnWeights(layout.cell, kernel, recurrent, unpack_tf1_biases(layout, stored, added))
+            columns = slice(place * units, (place + 1) * units)
+            for kind, served in (("kernel", "x"), ("recurrent", "h")):
+                if served in block.rows:
+                    yield KernelPart(kind, gate, block.kernel, rows[kind], columns)
 
 
 def unpack_tf1_biases(
@@ -229,15 +280,11 @@ def pack_tf1(
         bias = np.zeros((2, len(gates), units), weights.dtype)
     tensors = pack_tf1_biases(layout, bias, forget_bias)
     for block in layout.blocks:
-        kernel = np.empty((_rows(block, inputs, units), len(block.gates) * units), weights.dtype)
-        for place, gate in enumerate(block.gates):
-            index = gates.index(gate)
-            columns = kernel[:, place * units : (place + 1) * units]
-            if "x" in block.rows:
-                copy_block(weights.kernel[index].T, columns[:inputs])
-            if "h" in block.rows:
-                copy_block(weights.recurrent[index].T, columns[-units:])
-        tensors[block.kernel] = kernel
+        shape = (_rows(block, inputs, units), len(block.gates) * units)
+        tensors[block.kernel] = np.empty(shape, weights.dtype)
+    for part in kernel_parts(layout, inputs, units):
+        matrix = getattr(weights, part.kind)[gates.index(part.gate)]
+        copy_block(matrix.T, tensors[part.tensor][part.rows, part.columns])
     return tensors
 
 
@@ -289,16 +336,23 @@ def _rows(block: CellBlock, inputs: int, units: int) -> int:
     return {"xh": inputs + units, "x": inputs, "h": units}[block.rows]
 
 
-def _require_shapes(layout: Tf1Cell, tensors: Mapping[str, Array]) -> tuple[int, int]:
-    """Input size and units, by the first kernel, after a check of all shapes."""
-    missing = _names(layout) - set(tensors)
+def require_tf1_shapes(layout: Tf1Cell, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    """Input size and units, by the first kernel, after a check of all shapes.
+
+    Args:
+        shapes: of its tensors, by `modern_names`.
+
+    Raises:
+        ValueError: one is missing, or has another shape.
+    """
+    missing = _names(layout) - set(shapes)
     if missing:
         raise ValueError(
             f"tensors {', '.join(sorted(missing))} of a {layout.scopes[0]} are missing; "
-            f"found {', '.join(sorted(tensors))}"
+            f"found {', '.join(sorted(shapes))}"
         )
     first = layout.blocks[0]
-    shape = tensors[first.kernel].shape
+    shape = shapes[first.kernel]
     units = shape[1] // len(first.gates) if len(shape) == 2 else 0
     if not units or shape[1] % len(first.gates) or shape[0] <= units:
         raise ValueError(
@@ -310,10 +364,10 @@ def _require_shapes(layout: Tf1Cell, tensors: Mapping[str, Array]) -> tuple[int,
         columns = len(block.gates) * units
         expected = {block.kernel: (_rows(block, inputs, units), columns), block.bias: (columns,)}
         for name, size in expected.items():
-            if tensors[name].shape != size:
+            if shapes[name] != size:
                 raise ValueError(
                     f"{name} of a {layout.scopes[0]} of {units} units on {inputs} inputs: "
-                    f"expected shape {size}, found {tensors[name].shape}"
+                    f"expected shape {size}, found {shapes[name]}"
                 )
     return inputs, units
 

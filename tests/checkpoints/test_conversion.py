@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import snapshot
 from models import SHARED
+from spoiling import spoil_weights
 
 import rnnconvert
 from rnnconvert import DifferenceError, OutputError, UsageError
@@ -306,25 +307,17 @@ def test_the_default_output_and_a_dry_run(cli, tmp_path):
 # --- verification must be able to fail ------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", ["npz", "checkpoint", "h5"])
+@pytest.mark.parametrize("to", ["npz", "checkpoint", "h5", "weights"])
 @pytest.mark.parametrize("gate", ["kernel", "recurrent", "bias"])
-def test_a_wrong_conversion_is_caught_and_nothing_is_left(tmp_path, monkeypatch, to, gate):
+@pytest.mark.parametrize("way", ["streamed", "in memory"])
+def test_a_wrong_conversion_is_caught_and_nothing_is_left(tmp_path, monkeypatch, to, gate, way):
     """Two gates exchanged, in one tensor, on the way from the buffer to what is written."""
-    from dataclasses import replace
 
-    from rnnconvert.checkpoints import rewrite
-    from rnnconvert.checkpoints import written as checkpoints
-
-    def spoiled(weights):
+    def spoiled(values):
         order = [1, 0, 2, 3]
-        values = getattr(weights, gate)
-        return replace(weights, **{gate: values[:, order] if gate == "bias" else values[order]})
+        return values[:, order] if gate == "bias" else values[order]
 
-    pack, layers = rewrite.pack_place, checkpoints._layers
-    monkeypatch.setattr(rewrite, "pack_place", lambda place, own: pack(place, spoiled(own)))
-    monkeypatch.setattr(
-        checkpoints, "_layers", lambda stack, own: layers(stack, [spoiled(own[0]), *own[1:]])
-    )
+    spoil_weights(monkeypatch, gate, spoiled, is_streamed=way == "streamed")
     for verify in ("weights", "layers"):
         with pytest.raises(DifferenceError, match="nothing was written"):
             rnnconvert.convert(

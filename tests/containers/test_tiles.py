@@ -6,6 +6,7 @@ import os
 import threading
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,29 @@ def test_every_number_gets_to_its_place(small_tiles, files, units, inputs, gates
     assert target.array(0, (SECOND,), "u1").tobytes() == bytes(SECOND)
 
 
-def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch):
+@pytest.mark.parametrize(("units", "inputs", "gates"), SHAPES)
+def test_a_matrix_that_keeps_its_form(small_tiles, files, units, inputs, gates):
+    """Gates change their order alone."""
+    kernel = np.random.default_rng(units).normal(size=(inputs, gates * units)).astype("float32")
+    source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
+    work = [
+        replace(each, shape=(inputs, units), is_transposed=False)
+        for each in moves(units, inputs, gates, 4, flat=True)
+    ]
+    stream = TileStream(source, target, check=True)
+    found = done(stream.relay(work))
+    assert [each.difference for each in found] == [None] * len(found)
+    assert max(each.largest for each in found) == np.abs(kernel).max()
+    blocks = [kernel[:, gate * units : (gate + 1) * units] for gate in reversed(range(gates))]
+    written = target.array(SECOND, kernel.shape, "float32")
+    assert written.tobytes() == np.concatenate(blocks, axis=1).tobytes()
+    target.write(memoryview(target.array(SECOND, (1,), "u1") ^ 1), SECOND)
+    told = [each.difference for each in done(stream.compare(work)) if each.difference]
+    assert told == ["1 values differ, the first at 0, 0 of a gate"]
+
+
+@pytest.mark.parametrize("keeps_form", [False, True])
+def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch, keeps_form):
     units, inputs, gates = 13, 29, 4
     kernel = np.random.default_rng(0).normal(size=(inputs, gates * units)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
@@ -116,7 +139,10 @@ def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch):
 
     monkeypatch.setattr(os, "preadv", counted_read)
     monkeypatch.setattr(os, "pwrite", counted_write)
-    done(TileStream(source, target, check=True).relay(moves(units, inputs, gates, 4, flat=True)))
+    work = moves(units, inputs, gates, 4, flat=True)
+    if keeps_form:
+        work = [replace(each, shape=(inputs, units), is_transposed=False) for each in work]
+    done(TileStream(source, target, check=True).relay(work))
     assert counts == dict.fromkeys(counts, kernel.nbytes)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from models import SHARED
+from spoiling import spoil_weights
 
 import rnnconvert
 from rnnconvert.containers.checkpoint import data_path, index_path, write_checkpoint
@@ -314,21 +315,12 @@ def made_up_like(source: Path, target: Path, change: str) -> Path:
 
 @pytest.mark.parametrize("gate", ["kernel", "recurrent", "bias"])
 @pytest.mark.parametrize("case", ["cudnn", "subclassed"])
-def test_a_wrong_conversion_leaves_nothing(tmp_path, monkeypatch, case, gate):
-    from dataclasses import replace
+@pytest.mark.parametrize("way", ["streamed", "in memory"])
+def test_a_wrong_conversion_leaves_nothing(tmp_path, monkeypatch, case, gate, way):
+    def spoiled(values):
+        return values[:, ::-1] if gate == "bias" else values[::-1]
 
-    from rnnconvert.checkpoints import written as checkpoints
-
-    layers = checkpoints._layers
-
-    def spoiled(weights):
-        values = getattr(weights, gate)
-        turned = values[:, ::-1] if gate == "bias" else values[::-1]
-        return replace(weights, **{gate: turned})
-
-    monkeypatch.setattr(
-        checkpoints, "_layers", lambda stack, own: layers(stack, [spoiled(own[0]), *own[1:]])
-    )
+    spoil_weights(monkeypatch, gate, spoiled, is_streamed=way == "streamed")
     for verify in ("weights", "layers"):
         with pytest.raises(rnnconvert.DifferenceError, match="nothing was written"):
             rnnconvert.convert(FIXTURES / "tf215" / case / "weights", tmp_path / "out.npz",

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import h5py
+import numpy as np
 
 from rnnconvert.containers import safe_h5
+from rnnconvert.containers.raw_file import Filled, open_raw
 from rnnconvert.errors import NotConvertibleError
 from rnnconvert.keras_models.files.attributes import write_names, write_text_attribute
 from rnnconvert.layouts import RnnWeights, find, pack
@@ -46,6 +48,29 @@ _LONGEST_NAME = 100
 """Of a layer; its weights' path holds it twice, and readers limit paths."""
 
 
+class UnreadWeights(Protocol):
+    """Weights of one direction of one layer that are not in memory but for their biases."""
+
+    @property
+    def cell(self) -> str: ...
+
+    @property
+    def units(self) -> int: ...
+
+    @property
+    def input_dim(self) -> int: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    @property
+    def bias(self) -> Array: ...
+
+    def keras_tensors(self) -> Mapping[str, Array | Filled]:
+        """Kernel, recurrent kernel and bias, in the order in which Keras saves them."""
+        ...
+
+
 @dataclass(frozen=True)
 class LayerWeights:
     """One layer of a stack; `backward` is None in a stack of one direction.
@@ -54,8 +79,8 @@ class LayerWeights:
         ValueError: the two directions are not of one cell, shape and dtype.
     """
 
-    forward: RnnWeights
-    backward: RnnWeights | None = None
+    forward: RnnWeights | UnreadWeights
+    backward: RnnWeights | UnreadWeights | None = None
 
     def __post_init__(self) -> None:
         facts = {name: _facts(weights) for name, weights in self.directions.items()}
@@ -66,7 +91,7 @@ class LayerWeights:
             )
 
     @property
-    def directions(self) -> dict[str, RnnWeights]:
+    def directions(self) -> dict[str, RnnWeights | UnreadWeights]:
         """Weights by direction, forward first."""
         found = {"forward": self.forward, "backward": self.backward}
         return {name: weights for name, weights in found.items() if weights is not None}
@@ -114,6 +139,7 @@ def write_stack(
     names = [f"{name}_{index}" for index in range(len(layers))]
     config = _model_config(_keras_name(stack_name), names, layers, activation)
     written: list[WrittenDirection] = []
+    tensors = _Tensors()
     with safe_h5.open_h5(path, "w") as file:
         write_text_attribute(file, "backend", "tensorflow")
         write_text_attribute(file, "keras_version", KERAS_VERSION)
@@ -124,7 +150,8 @@ def write_stack(
         write_names(weights, "layer_names", names)
         for index, (layer_name, layer) in enumerate(zip(names, layers, strict=True)):
             group = weights.create_group(layer_name)
-            written += _write_layer(group, index, layer_name, layer)
+            written += _write_layer(group, index, layer_name, layer, tensors)
+    tensors.fill(path)
     return tuple(written)
 
 
@@ -143,6 +170,7 @@ def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Wri
     """
     _require_stack(layers)
     written: list[WrittenDirection] = []
+    tensors = _Tensors()
     with safe_h5.open_h5(path, "w") as file:
         for index, layer in enumerate(layers):
             own = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
@@ -159,13 +187,14 @@ def write_stack_weights(path: Path, layers: Sequence[LayerWeights]) -> tuple[Wri
                 paths = {}
                 for number, (kind, array) in enumerate(_keras_tensors(weights).items()):
                     paths[kind] = f"{inner}/cell/vars/{number}"
-                    file.create_dataset(paths[kind], data=array, track_times=False)
+                    tensors.create(file, paths[kind], array)
                 file.require_group(f"{inner}/vars")
                 written.append(WrittenDirection(index, direction, paths))
+    tensors.fill(path)
     return tuple(written)
 
 
-def layer_arrays(stack_name: str, layers: Sequence[LayerWeights]) -> dict[str, Array]:
+def layer_arrays(stack_name: str, layers: Sequence[LayerWeights]) -> dict[str, Array | Filled]:
     """The stack's tensors in Keras' layout, for an .npz file.
 
     Names are SCOPE/layer_0/forward/kernel, .../recurrent_kernel and .../bias; SCOPE is
@@ -183,8 +212,37 @@ def layer_arrays(stack_name: str, layers: Sequence[LayerWeights]) -> dict[str, A
 # --- datasets -------------------------------------------------------------------------------
 
 
+@dataclass
+class _Tensors:
+    """Datasets that are made, and those of them whose numbers are to be filled in past HDF5.
+
+    Attributes:
+        waiting: the offset of each in the file, and what fills it.
+    """
+
+    waiting: list[tuple[int, Filled]] = field(default_factory=list)
+
+    def create(self, group: h5py.Group, name: str, tensor: Array | Filled) -> None:
+        """Make a dataset. Without times: the file's bytes shall depend on the weights only."""
+        if not isinstance(tensor, Filled):
+            group.create_dataset(name, data=tensor, track_times=False)
+            return
+        dataset = group.create_dataset(name, tensor.shape, tensor.dtype, track_times=False)
+        dataset[0, 0] = 0  # HDF5 gives a dataset its place with the first number that is written
+        offset = dataset.id.get_offset()
+        assert offset is not None
+        self.waiting.append((offset, tensor))
+
+    def fill(self, path: Path) -> None:
+        """Write the numbers, once HDF5 has closed the file."""
+        if self.waiting:
+            with open_raw(path, writes=True) as file:
+                for offset, tensor in self.waiting:
+                    tensor.fill(file, offset)
+
+
 def _write_layer(
-    group: h5py.Group, index: int, name: str, layer: LayerWeights
+    group: h5py.Group, index: int, name: str, layer: LayerWeights, tensors: _Tensors
 ) -> tuple[WrittenDirection, ...]:
     """Write a layer's tensors under the names that Keras 2 gives its variables."""
     inner = _VARIABLE_NAMES[_CLASSES[layer.forward.cell][0]]
@@ -197,8 +255,7 @@ def _write_layer(
         paths: dict[str, str] = {}
         for kind, array in _keras_tensors(weights).items():
             variable = "/".join([*parts, f"{kind}:0"])
-            # No times: the file's bytes shall depend on the weights only.
-            group.create_dataset(variable, data=array, track_times=False)
+            tensors.create(group, variable, array)
             names.append(variable)
             paths[kind] = f"model_weights/{name}/{variable}"
         written.append(WrittenDirection(index, direction, paths))
@@ -206,9 +263,11 @@ def _write_layer(
     return tuple(written)
 
 
-def _keras_tensors(weights: RnnWeights) -> dict[str, Array]:
+def _keras_tensors(weights: RnnWeights | UnreadWeights) -> Mapping[str, Array | Filled]:
     """Kernel, recurrent kernel and bias, in the order in which Keras saves them."""
-    return pack(find("keras", weights.cell), weights)
+    if isinstance(weights, RnnWeights):
+        return pack(find("keras", weights.cell), weights)
+    return weights.keras_tensors()
 
 
 # --- config ---------------------------------------------------------------------------------
@@ -284,7 +343,7 @@ def _keras_name(scope: str) -> str:
 # --- checks ---------------------------------------------------------------------------------
 
 
-def _facts(weights: RnnWeights) -> tuple[str, int, int, bool, str]:
+def _facts(weights: RnnWeights | UnreadWeights) -> tuple[str, int, int, bool, str]:
     """Cell, input size, units, whether there is a bias, dtype."""
     has_bias = weights.bias is not None
     return weights.cell, weights.input_dim, weights.units, has_bias, weights.dtype.name
