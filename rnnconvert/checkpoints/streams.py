@@ -129,9 +129,7 @@ class StreamedWeights:
 
         def fill(target: RawFile, start: int) -> None:
             for path, moves in self._moves(name, rows, start, shape[1]):
-                with open_raw(path) as source:
-                    stream = TileStream(source, target, check=True)
-                    self.found.extend(move() for move in stream.relay(moves))
+                self.found.extend(_relay(path, target, moves))
 
         return Filled(self.stack.dtype, shape, fill)
 
@@ -158,6 +156,12 @@ class StreamedWeights:
                 moves.setdefault(path, []).append(move)
             yield from moves.items()
             offset += width * stride * size
+
+
+def _relay(path: Path, target: RawFile, moves: Sequence[Move]) -> list[MovedTensor]:
+    """Write and compare; the buffers of the tiles are free again when it returns."""
+    with open_raw(path) as source:
+        return [move() for move in TileStream(source, target, check=True).relay(moves)]
 
 
 # --- where the matrices lie -----------------------------------------------------------------
@@ -248,11 +252,15 @@ def _are_equal(one: StreamedWeights, other: StreamedWeights) -> bool:
             return False
         is_transposed = other.matrices[key].is_transposed  # the buffer's are not
         move = Move(here, there, (one.units, width), one.dtype.itemsize, is_transposed)
-        with open_raw(path) as source, open_raw(beside) as target:
-            stream = TileStream(source, target, check=True)
-            if any(compare().difference for compare in stream.compare([move])):
-                return False
+        if _differs(path, beside, move):
+            return False
     return True
+
+
+def _differs(path: Path, beside: Path, move: Move) -> bool:
+    with open_raw(path) as source, open_raw(beside) as target:
+        stream = TileStream(source, target, check=True)
+        return any(compare().difference for compare in stream.compare([move]))
 
 
 def _streamed_places(stack: Stack, checkpoint: Checkpoint) -> tuple[StreamedWeights, ...] | None:

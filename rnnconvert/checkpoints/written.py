@@ -17,7 +17,7 @@ from rnnconvert.checkpoints.streams import StreamedWeights
 from rnnconvert.containers import safe_h5
 from rnnconvert.containers.checkpoint import Checkpoint
 from rnnconvert.containers.raw_file import Filled
-from rnnconvert.containers.safe_npz import open_arrays, open_rows, require_whole, write_arrays
+from rnnconvert.containers.safe_npz import open_arrays, open_rows, write_arrays
 from rnnconvert.errors import DifferenceError
 from rnnconvert.keras_models.files import writer as keras_writer
 from rnnconvert.keras_models.files.h5 import open_keras_h5
@@ -117,7 +117,6 @@ def streamed_npz(
 
     Raises:
         OSError: it can't be written.
-        DifferenceError: it reads back differently.
     """
     places = [target_places(stack, "keras") for stack in stacks]
     write_arrays(
@@ -129,7 +128,6 @@ def streamed_npz(
             for kind, array in each.keras_tensors().items()
         },
     )
-    require_whole(file)
     with open_rows(file) as rows:
         yield [WrittenPlaces(own, rows) for own in places]
 

@@ -21,6 +21,8 @@ _PIECE = 2**20
 """Bytes that are read at once, where the order matters."""
 Span = tuple[int, int, int]
 """Where bytes lie: offset in the file, start in the memory, length."""
+_PARTS = 1024
+"""Parts of the memory that a system call takes at most (IOV_MAX of Linux and macOS)."""
 _WRITE_NOW = 2
 """SYNC_FILE_RANGE_WRITE of Linux: begin to write these pages, and wait for nothing."""
 
@@ -71,18 +73,20 @@ class RawFile:
         """Fill parts of `view`, with as little as can be around each call; raises as `read`."""
         call, number = getattr(os, "preadv", None), self.fileno()
         with self._read_errors():
-            for offset, start, length in spans:
-                part = view[start : start + length]
-                if call is None or call(number, [part], offset) != length:  # not all at once
-                    self.read(part, offset)
+            for offset, length, parts in _together(view, spans):
+                if call is None or call(number, parts, offset) != length:  # not all at once
+                    for part in parts:
+                        self.read(part, offset)
+                        offset += len(part)
 
     def write_spans(self, view: memoryview, spans: Iterable[Span]) -> None:
         """Write parts of `view`, as `read_spans` reads them; raises OSError."""
-        call, number = getattr(os, "pwrite", None), self.fileno()
-        for offset, start, length in spans:
-            part = view[start : start + length]
-            if call is None or call(number, part, offset) != length:
-                self.write(part, offset)
+        call, number = getattr(os, "pwritev", None), self.fileno()
+        for offset, length, parts in _together(view, spans):
+            if call is None or call(number, parts, offset) != length:
+                for part in parts:
+                    self.write(part, offset)
+                    offset += len(part)
 
     @contextmanager
     def _read_errors(self) -> Iterator[None]:
@@ -149,6 +153,23 @@ def scratch_file(folder: Path, size: int) -> Iterator[RawFile]:
         scratch = RawFile(file, writes=True)
         scratch.truncate(size)
         yield scratch
+
+
+def _together(
+    view: memoryview, spans: Iterable[Span]
+) -> Iterator[tuple[int, int, list[memoryview]]]:
+    """Offset, length and parts of `view` of spans that follow each other in the file."""
+    parts: list[memoryview] = []
+    first = end = -1
+    for offset, start, length in spans:
+        if offset != end or len(parts) == _PARTS:
+            if parts:
+                yield first, end - first, parts
+            parts, first = [], offset
+        parts.append(view[start : start + length])
+        end = offset + length
+    if parts:
+        yield first, end - first, parts
 
 
 def raw_bytes_of(values: Array) -> memoryview:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from rnnconvert.containers.budget import charge_arrays
-from rnnconvert.containers.raw_file import Filled, scratch_file
-from rnnconvert.containers.safe_zip import SafeZip, first_damaged, new_zip, reading_zip
+from rnnconvert.containers.raw_file import Filled, RawFile
+from rnnconvert.containers.safe_zip import ArchiveFile, SafeZip, reading_zip
 from rnnconvert.errors import DifferenceError, UnreadableInputError, errors_of
 
 UNNAMED = ""
@@ -266,40 +266,38 @@ def write_arrays(path: Path, arrays: Mapping[str, Array | Filled]) -> None:
         OSError: it can't be written.
         ValueError: an array holds Python objects, or a name would be read back as another one.
     """
-    with new_zip(path) as archive:
+    with path.open("w+b") as file, zipfile.ZipFile(target := ArchiveFile(file), "w") as archive:
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")
             if member.filename != f"{name}.npy":
                 raise ValueError(f"{name!r} can't be the name of an array in a .npz file")
             with archive.open(member, "w", force_zip64=True) as stream:
                 if isinstance(array, Filled):
-                    _write_filled(stream, array, path.parent)
+                    _write_filled(stream, array, target, file)
                 else:
                     npy.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def _write_filled(stream: IO[bytes], filled: Filled, folder: Path) -> None:
-    """An array that is filled in out of order: into a scratch file first."""
+def _write_filled(stream: IO[bytes], filled: Filled, target: ArchiveFile, file: IO[bytes]) -> None:
+    """Fill an array in at its place in the archive, then read it back for the archive's checksum.
+
+    Args:
+        stream: the member that is being written.
+        target, file: the archive's.
+    """
     dtype = np.dtype(filled.dtype)
     header = {
         "descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": filled.shape
     }  # fmt: skip
     npy.write_array_header_1_0(stream, header)
-    with scratch_file(folder, filled.size) as scratch:
-        filled.fill(scratch, 0)
-        for piece in scratch.pieces(0, filled.size):
-            stream.write(piece)
-
-
-def require_whole(path: Path) -> None:
-    """Read a .npz file of our own back, piece by piece.
-
-    Raises:
-        DifferenceError: an array is not what its checksum says.
-    """
-    damaged = first_damaged(path)
-    if damaged is not None:
-        raise DifferenceError(f"{damaged} reads back differently; nothing was published")
+    file.flush()
+    start, raw = file.tell(), RawFile(file, writes=True)
+    raw.truncate(start + filled.size)
+    filled.fill(raw, start)
+    target.is_there = True
+    for piece in raw.pieces(start, filled.size):
+        stream.write(piece)
+    target.is_there = False
 
 
 def require_same_bits(expected: Array, found: Array) -> None:

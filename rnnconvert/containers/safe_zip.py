@@ -5,13 +5,14 @@ What an archive claims of its members is checked before any of them is read.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rnnconvert.errors import ConversionError, UnreadableInputError
 
@@ -92,15 +93,25 @@ def ends_as_zip(path: Path) -> bool:
     return zipfile.is_zipfile(path)
 
 
-def new_zip(path: Path) -> zipfile.ZipFile:
-    """An archive to write."""
-    return zipfile.ZipFile(path, "w")
+class ArchiveFile:
+    """A file that an archive is written to, some bytes of which may be there already.
 
+    Attributes:
+        is_there: what is written now has the very bytes of the file at this place.
+    """
 
-def first_damaged(path: Path) -> str | None:
-    """The name of a member of an archive of our own that does not fit its checksum, if any."""
-    with zipfile.ZipFile(path) as archive:
-        return archive.testzip()
+    def __init__(self, file: IO[bytes]) -> None:
+        self.is_there = False
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        if not self.is_there:
+            return self._file.write(data)
+        self._file.seek(len(data), os.SEEK_CUR)
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def rewrite_members(path: Path, rewrite: Mapping[str, Callable[[bytes], bytes]]) -> None:

@@ -127,18 +127,18 @@ def test_each_byte_is_read_and_written_once(small_tiles, files, monkeypatch, kee
     kernel = np.random.default_rng(0).normal(size=(inputs, gates * units)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)
     counts = {"read": 0, "write": 0, "back": 0}
-    read, write = os.preadv, os.pwrite
+    read, write = os.preadv, os.pwritev
 
     def counted_read(number: int, views: list[memoryview], offset: int) -> int:
-        counts["back" if number == target.fileno() else "read"] += len(views[0])
+        counts["back" if number == target.fileno() else "read"] += sum(map(len, views))
         return read(number, views, offset)
 
-    def counted_write(number: int, view: memoryview, offset: int) -> int:
-        counts["write"] += len(view)
-        return write(number, view, offset)
+    def counted_write(number: int, views: list[memoryview], offset: int) -> int:
+        counts["write"] += sum(map(len, views))
+        return write(number, views, offset)
 
     monkeypatch.setattr(os, "preadv", counted_read)
-    monkeypatch.setattr(os, "pwrite", counted_write)
+    monkeypatch.setattr(os, "pwritev", counted_write)
     work = moves(units, inputs, gates, 4, flat=True)
     if keeps_form:
         work = [replace(each, shape=(inputs, units), is_transposed=False) for each in work]
@@ -213,7 +213,7 @@ def test_copying_with_and_without_the_file_system(files, monkeypatch, by_system)
 
 
 def test_without_reading_and_writing_at_a_place(small_tiles, files, monkeypatch):
-    for name in ("preadv", "pwrite"):
+    for name in ("preadv", "pwrite", "pwritev"):
         monkeypatch.delattr(os, name, raising=False)
     kernel = np.random.default_rng(0).normal(size=(29, 52)).astype("float32")
     source, target = files(bytes(FIRST) + kernel.tobytes(), SECOND + kernel.nbytes)

@@ -1,13 +1,17 @@
 """Writing version 2 checkpoints: an index and one data file, little-endian.
 
-The data file is written tensor by tensor as the sources are read, so that no more than one tensor
-(of a stored one: one chunk) is in memory; the index follows.
+Arrays are written one after another, so that no more than one is in memory; stored tensors and
+those that are filled in get their places first, and are then written piece by piece. The index
+follows.
 """
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,13 +28,11 @@ from rnnconvert.containers.checkpoint.crc32c import crc32c, masked
 from rnnconvert.containers.checkpoint.dtypes import STRING, array_type
 from rnnconvert.containers.checkpoint.slices import SLICE_KEYS, slice_key
 from rnnconvert.containers.checkpoint.table import write_table
-from rnnconvert.containers.checkpoint.variables import Source, Stored
+from rnnconvert.containers.checkpoint.variables import Source, Stored, StoredPart
 from rnnconvert.containers.checkpoint.wire import encode_varint
 from rnnconvert.containers.raw_file import Filled, RawFile
+from rnnconvert.containers.tiles import side_by_side
 from rnnconvert.errors import NotConvertibleError
-
-_LARGE = 2**20
-"""Bytes of a tensor that is on its way to the disk as soon as it is written."""
 
 
 def write_checkpoint(index: Path, data: Path, tensors: Mapping[str, Source]) -> None:
@@ -48,25 +50,70 @@ def write_checkpoint(index: Path, data: Path, tensors: Mapping[str, Source]) -> 
     """
     entries = {HEADER_KEY: encode_header()}
     with data.open("w+b") as file:
+        later = _Later(RawFile(file, writes=True))
         for name in sorted(tensors, key=str.encode):
             if not name or name.encode().startswith(SLICE_KEYS):
                 raise NotConvertibleError(f"a variable can't have the name {name!r}")
-            for key, entry in _write(file, name, tensors[name]):
+            for key, entry in _write(file, name, tensors[name], later):
                 entries[key] = encode_entry(entry)
-                if entry.size >= _LARGE:
-                    file.flush()
-                    RawFile(file, writes=True).write_back(entry.offset, entry.size)
+        file.flush()
+        file.truncate()
+        for key, entry in later.write():
+            entries[key] = encode_entry(entry)
     with index.open("wb") as file:
         write_table(file, sorted(entries.items()))
 
 
-def _write(file: BinaryIO, name: str, source: Source) -> Iterator[tuple[bytes, Entry]]:
-    """Write one variable and give its entry, and those of its slices."""
+@dataclass
+class _Later:
+    """Large tensors that have their place in the data file, and are written when all have.
+
+    What is copied as it is, is copied while matrices move in tiles.
+
+    Attributes:
+        file: the data file.
+        filled: those that are filled in, with their keys and places.
+        stored: those that are copied.
+    """
+
+    file: RawFile
+    filled: list[tuple[bytes, int, Filled]] = field(default_factory=list)
+    stored: list[tuple[int, StoredPart]] = field(default_factory=list)
+
+    def write(self) -> list[tuple[bytes, Entry]]:
+        """Write all of them; returns the entries of those whose checksum was not known before."""
+        filled = [partial(self._fill, *each) for each in self.filled]
+        stored = [partial(self._copy, *each) for each in self.stored]
+        lines = [filled, stored] if filled and stored else [[*filled, *stored]]
+        return [each for each in side_by_side(*lines)[0] if each is not None]
+
+    def _fill(self, key: bytes, offset: int, tensor: Filled) -> tuple[bytes, Entry]:
+        """Let a tensor be written, then read it back for its CRC."""
+        tensor.fill(self.file, offset)
+        crc = 0
+        for piece in self.file.pieces(offset, tensor.size):
+            crc = crc32c(piece, crc)
+        self.file.write_back(offset, tensor.size)
+        return key, Entry(tensor.dtype, tensor.shape, 0, offset, tensor.size, masked(crc))
+
+    def _copy(self, offset: int, part: StoredPart) -> None:
+        start = offset
+        for chunk in part.chunks():
+            self.file.write(chunk, offset)
+            offset += len(chunk)
+        self.file.write_back(start, part.size)
+
+
+def _write(
+    file: BinaryIO, name: str, source: Source, later: _Later
+) -> Iterator[tuple[bytes, Entry]]:
+    """Write one variable, or leave a place for it, and give its entry and those of its slices."""
     if isinstance(source, Stored):
-        yield from _write_stored(file, name, source)
+        yield from _place_stored(file, name, source, later)
         return
     if isinstance(source, Filled):
-        yield name.encode(), _write_filled(file, source)
+        later.filled.append((name.encode(), file.tell(), source))
+        file.seek(source.size, os.SEEK_CUR)
         return
     array = np.asarray(source() if callable(source) else source)
     try:
@@ -80,30 +127,19 @@ def _write(file: BinaryIO, name: str, source: Source) -> Iterator[tuple[bytes, E
     yield name.encode(), Entry(dtype, array.shape, 0, offset, size, masked(checksum))
 
 
-def _write_stored(file: BinaryIO, name: str, stored: Stored) -> Iterator[tuple[bytes, Entry]]:
-    """Copy a variable, or the slices of a partitioned one, byte for byte."""
+def _place_stored(
+    file: BinaryIO, name: str, stored: Stored, later: _Later
+) -> Iterator[tuple[bytes, Entry]]:
+    """Leave a place for a variable, or for the slices of a partitioned one."""
     slices = tuple(part.extents for part in stored.parts if part.extents is not None)
     if slices:
         yield name.encode(), Entry(stored.dtype, stored.shape, slices=slices)
     for part in stored.parts:
         key = name.encode() if part.extents is None else slice_key(name, part.extents)
-        yield key, Entry(stored.dtype, part.shape, 0, file.tell(), part.size, part.checksum)
-        for chunk in part.chunks():
-            file.write(chunk)
-
-
-def _write_filled(file: BinaryIO, filled: Filled) -> Entry:
-    """Let a tensor be written, then read it back for its CRC."""
-    offset = file.tell()
-    file.flush()
-    raw = RawFile(file, writes=True)
-    raw.truncate(offset + filled.size)
-    filled.fill(raw, offset)
-    crc = 0
-    for piece in raw.pieces(offset, filled.size):
-        crc = crc32c(piece, crc)
-    file.seek(offset + filled.size)
-    return Entry(filled.dtype, filled.shape, 0, offset, filled.size, masked(crc))
+        offset = file.tell()
+        yield key, Entry(stored.dtype, part.shape, 0, offset, part.size, part.checksum)
+        later.stored.append((offset, part))
+        file.seek(part.size, os.SEEK_CUR)
 
 
 def _write_numbers(file: BinaryIO, array: np.ndarray) -> int:
