@@ -107,6 +107,8 @@ class _BundleStore:
             StoredPart(
                 place.entry.shape,
                 place.extents,
+                place.path,
+                place.entry.offset,
                 place.entry.size,
                 place.entry.checksum,
                 functools.partial(_checked_chunks, place),

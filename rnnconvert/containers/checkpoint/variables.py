@@ -70,6 +70,8 @@ class StoredPart:
     Args:
         shape: of this part.
         extents: which slice it is; None for a whole tensor.
+        path: of the file.
+        offset: of its first byte in the file.
         size: number of bytes.
         checksum: of the bytes, in the form in which it is stored.
         chunks: the bytes, in order; checks them against the checksum when they have all been read.
@@ -77,6 +79,8 @@ class StoredPart:
 
     shape: Shape
     extents: Slice | None
+    path: Path
+    offset: int
     size: int
     checksum: int
     chunks: Callable[[], Iterator[memoryview]]

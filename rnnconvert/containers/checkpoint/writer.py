@@ -30,9 +30,14 @@ from rnnconvert.containers.checkpoint.slices import SLICE_KEYS, slice_key
 from rnnconvert.containers.checkpoint.table import write_table
 from rnnconvert.containers.checkpoint.variables import Source, Stored, StoredPart
 from rnnconvert.containers.checkpoint.wire import encode_varint
-from rnnconvert.containers.raw_file import Filled, RawFile
+from rnnconvert.containers.raw_file import Filled, RawFile, copy_range, open_raw
 from rnnconvert.containers.tiles import side_by_side
 from rnnconvert.errors import NotConvertibleError
+
+_COPIED = 16 * 2**20
+"""Bytes that are copied at once."""
+_PIECE = 2**20
+"""Bytes of the memory that they go through where the system does not copy by itself."""
 
 
 def write_checkpoint(index: Path, data: Path, tensors: Mapping[str, Source]) -> None:
@@ -96,12 +101,16 @@ class _Later:
         self.file.write_back(offset, tensor.size)
         return key, Entry(tensor.dtype, tensor.shape, 0, offset, tensor.size, masked(crc))
 
-    def _copy(self, offset: int, part: StoredPart) -> None:
-        start = offset
-        for chunk in part.chunks():
-            self.file.write(chunk, offset)
-            offset += len(chunk)
-        self.file.write_back(start, part.size)
+    def _copy(self, place: int, part: StoredPart) -> None:
+        """Check a stored tensor, then let the system copy it."""
+        for _ in part.chunks():
+            pass
+        buffer = np.empty(_PIECE, np.uint8)
+        with open_raw(part.path) as source:
+            for done in range(0, part.size, _COPIED):
+                count = min(_COPIED, part.size - done)
+                copy_range(source, self.file, part.offset + done, place + done, count, buffer)
+                self.file.write_back(place + done, count)
 
 
 def _write(
