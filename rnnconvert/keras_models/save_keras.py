@@ -15,6 +15,7 @@ from rnnconvert.keras_models.config.tree import Config, root, walk
 from rnnconvert.keras_models.files.h5 import open_keras_h5
 from rnnconvert.keras_models.files.zip_file import settle
 from rnnconvert.keras_models.plan import Plan
+from rnnconvert.keras_models.verify.initial_values import without_initial_values
 from rnnconvert.keras_models.verify.keras_engine import last_line
 from rnnconvert.keras_models.verify.trusted import require_trusted
 from rnnconvert.options import Permissions
@@ -50,11 +51,19 @@ def save_as_keras(model: Path, target: Path, plan: Plan, permissions: Permission
         raise NotConvertibleError(
             f"{_NEEDS_KERAS}: {error}; --to h5 needs no Keras and keeps the layer as it is"
         ) from error
-    load = partial(
-        keras.models.load_model,
-        custom_objects=dict(permissions.custom_objects),
-        safe_mode=not permissions.allow_code,
-    )
+
+    def load(path: Path, **named: Any) -> Any:
+        custom_objects, safe = dict(permissions.custom_objects), not permissions.allow_code
+        return without_initial_values(
+            partial(
+                keras.models.load_model,
+                path,
+                custom_objects=custom_objects,
+                safe_mode=safe,
+                **named,
+            )
+        )
+
     stateless = plan.optimizer.state != "converted"
     try:
         loaded = load(model, compile=trained)

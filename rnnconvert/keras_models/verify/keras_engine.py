@@ -59,7 +59,7 @@ def run_file(path: Path, x: Array, device: str) -> Array:
     with keras.device(device_name(device)), ExitStack() as stack:
         if device == "gpu":
             stack.enter_context(tf32_off(keras.backend.backend()))
-        model = keras.models.load_model(path, compile=False, safe_mode=True)
+        model = _load_in_keras(path, {}, safe=True, compiled=False)
         result: Array = keras.ops.convert_to_numpy(model(x, training=False))
     return result
 
