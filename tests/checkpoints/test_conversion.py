@@ -75,6 +75,23 @@ def test_the_model_level_runs_keras_beside_the_source(tmp_path, to):
     assert 0 < report.model_level[0].max_abs < report.model_level[0].tolerance < 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("to", ["h5", "keras"])
+def test_no_initial_values_are_computed(tmp_path, monkeypatch, to):
+    """The file overwrites them; those of large recurrent kernels take Keras half a minute."""
+    keras = pytest.importorskip("keras", reason="Keras 3 is not installed")
+
+    def never(self, shape, dtype=None):
+        raise AssertionError("an orthogonal matrix was computed")
+
+    monkeypatch.setattr(keras.initializers.Orthogonal, "__call__", never)
+    report = rnnconvert.convert(
+        FIXTURES / "tf115" / "cudnn_gru_bi2", tmp_path / f"out.{to}", device="cpu"
+    )
+    assert report.verdict == "equivalent"
+    assert report.model_level[0].status == "passed"
+
+
 def test_several_stacks_become_a_directory_of_models(tmp_path):
     source = FIXTURES / "tf115" / "cudnn_two_stacks"
     with pytest.raises(UsageError, match=r"2 RNN stacks .* give a directory"):

@@ -14,7 +14,7 @@ from rnnconvert.checkpoints import streamed_levels, streams
 from rnnconvert.checkpoints.inspect import open_stacks
 from rnnconvert.checkpoints.names import OBJECT_SUFFIX
 from rnnconvert.checkpoints.verify import check_stack_layers
-from rnnconvert.containers import tiles
+from rnnconvert.containers import raw_file, tiles
 from rnnconvert.containers.checkpoint import (
     data_path,
     index_path,
@@ -47,6 +47,9 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "TILE", 96)
     monkeypatch.setattr(tiles, "_RUN", 16)
     monkeypatch.setattr(tiles, "_PART", 40)
+    monkeypatch.setattr(tiles, "_CROWDED", 16)  # most rows have bytes between them
+    monkeypatch.setattr(tiles, "_GAP", 8)
+    monkeypatch.setattr(raw_file, "_PARTS", 3)
 
 
 def make(

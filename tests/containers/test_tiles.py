@@ -16,7 +16,7 @@ import pytest
 from helpers import make_model_h5
 
 import rnnconvert
-from rnnconvert.containers import tiles
+from rnnconvert.containers import raw_file, tiles
 from rnnconvert.containers.raw_file import RawFile, copy_range, open_raw, scratch_file
 from rnnconvert.containers.tiles import MatrixBlock, Move, TileStream, side_by_side
 from rnnconvert.errors import DifferenceError, UnreadableInputError
@@ -33,6 +33,9 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "TILE", 96)
     monkeypatch.setattr(tiles, "_RUN", 16)
     monkeypatch.setattr(tiles, "_PART", 40)
+    monkeypatch.setattr(tiles, "_CROWDED", 16)  # most rows have bytes between them
+    monkeypatch.setattr(tiles, "_GAP", 8)
+    monkeypatch.setattr(raw_file, "_PARTS", 3)
     monkeypatch.setattr(h5_patch, "WHOLE", 96)
     monkeypatch.setattr(h5_patch, "_LARGE", 32)
 
