@@ -3,7 +3,8 @@
 usage: python benchmarks/run.py [--rounds N] [PART ...]     (default 5 rounds, all parts but peer)
 
 Parts: start (inspect beside its imports), m50 m500 m2000 and numbers of units such as 4096 (a model
-each, see make_model.py), checkpoint (1 GB), many (100 small models), peer (tf_keras' way, m500).
+each, see make_model.py), buffer, both and cells (checkpoints of 1 GB, see make_checkpoint.py), many
+(100 small models), peer (tf_keras' way, m500).
 
 The commands of a part take turns, round by round; each is a process of its own. What is printed, as
 one table, is the median of its times, and of its ratios to the first command of the same round;
@@ -23,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -48,6 +50,7 @@ for path in found or [target]:
     os.fsync(os.open(path, os.O_RDONLY))
 """
 SMALL_MODELS = 100
+CHECKPOINTS = ("buffer", "both", "cells")
 UNSUPERVISED = """
 import os, sys
 sys.argv[0] = "rnnconvert"
@@ -154,10 +157,10 @@ def peer(folder: Path, rounds: int) -> None:
     show("peer, m500", results)
 
 
-def checkpoint(folder: Path, rounds: int) -> None:
+def checkpoint(kind: str, folder: Path, rounds: int) -> None:
     source, target = folder / "source", folder / "target"
     source.mkdir()
-    subprocess.run([PYTHON, str(MAKE_CHECKPOINT), str(source / "model")], check=True,
+    subprocess.run([PYTHON, str(MAKE_CHECKPOINT), str(source / "model"), kind], check=True,
                    env=environment())  # fmt: skip
 
     def clean() -> None:
@@ -165,24 +168,19 @@ def checkpoint(folder: Path, rounds: int) -> None:
         target.mkdir()
 
     convert = [*PROGRAM, "cudnn-to-keras", str(source / "model"), "-q", "--verify", "weights"]
-    shape = [
-        "--cell",
-        "lstm",
-        "--layers",
-        "4",
-        "--units",
-        "2048",
-        "--input-size",
-        "512",
-        "--direction",
-        "unidirectional",
-    ]
+    if kind == "buffer":  # which does not tell its shape
+        convert += ["--cell", "lstm", "--layers", "4", "--units", "2048", "--input-size", "512",
+                    "--direction", "unidirectional"]  # fmt: skip
+    names = ["--names", "keras"] if kind == "cells" else []  # else there is nothing to convert
     commands = {
         "cp and fsync": [PYTHON, "-c", COPY, "-r", str(source), str(target)],
-        "--to npz": [*convert, *shape, "--to", "npz", "-o", str(target / "out.npz")],
-        "--to checkpoint": [*convert, *shape, "--to", "checkpoint", "-o", str(target / "out")],
+        "--to npz": [*convert, "--to", "npz", "-o", str(target / "out.npz")],
+        "--to h5": [*convert, "--to", "h5", "-o", str(target / "out.h5")],
+        "--to checkpoint": [*convert, *names, "--to", "checkpoint", "-o", str(target / "out")],
     }
-    show("checkpoint", take_turns(commands, rounds, clean))
+    size = sum(path.stat().st_size for path in source.iterdir())
+    results = take_turns(commands, rounds, clean)
+    show(f"checkpoint, {kind}, {size / 1e6:.0f} MB", results)
 
 
 def many(folder: Path, rounds: int) -> None:
@@ -230,8 +228,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("parts", nargs="*")
     given = parser.parse_args()
-    parts = given.parts or ["start", "m50", "m500", "m2000", "4096", "16384", "checkpoint", "many"]
-    others = {"start": start, "checkpoint": checkpoint, "many": many, "peer": peer}
+    parts = given.parts or ["start", "m50", "m500", "m2000", "4096", "16384", *CHECKPOINTS, "many"]
+    checkpoints = {kind: partial(checkpoint, kind) for kind in CHECKPOINTS}
+    others = {"start": start, **checkpoints, "many": many, "peer": peer}
     print(f"{machine()}, Python {sys.version.split()[0]}, {given.rounds} rounds\n")
     print("| part | command | time | ratio | processor time | peak memory |")
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
