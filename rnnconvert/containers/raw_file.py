@@ -35,6 +35,9 @@ class RawFile:
         self.writes = writes
         self._file = file
         self._lock = threading.Lock()
+        self._flusher: threading.Thread | None = None
+        self._asked: tuple[int, int] | None = None
+        """From where to where `write_back` is still to begin."""
 
     def fileno(self) -> int:
         number: int = self._file.fileno()
@@ -120,10 +123,26 @@ class RawFile:
             yield piece
 
     def write_back(self, offset: int, size: int) -> None:
-        """Let the system begin to put these bytes on the disk, where it can be told to."""
+        """Let the system begin to put these bytes on the disk, where it can be told to.
+
+        A busy disk makes that call wait, so a thread waits for it, one at a time: what is asked for
+        meanwhile is asked for with the next.
+        """
         begin = _sync_file_range()
-        if begin is not None:
-            begin(self.fileno(), offset, size, _WRITE_NOW)
+        if begin is None:
+            return
+        with self._lock:
+            first, end = self._asked or (offset, offset + size)
+            self._asked = (min(first, offset), max(end, offset + size))
+            if self._flusher is not None and self._flusher.is_alive():
+                return
+            first, end = self._asked
+            self._asked = None
+            number = os.dup(self.fileno())  # for the file may be closed before the call returns
+            self._flusher = threading.Thread(
+                target=_flush, args=(begin, number, first, end - first)
+            )
+            self._flusher.start()
 
 
 @contextmanager
@@ -175,6 +194,13 @@ def _together(
 def raw_bytes_of(values: Array) -> memoryview:
     """The bytes of a contiguous array, to be read or written."""
     return values.reshape(-1).view(np.uint8).data
+
+
+def _flush(begin: Callable[..., int], number: int, offset: int, size: int) -> None:
+    try:
+        begin(number, offset, size, _WRITE_NOW)
+    finally:
+        os.close(number)
 
 
 _CALLS: list[Any] = []

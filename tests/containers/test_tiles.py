@@ -329,3 +329,32 @@ def test_a_wrong_copy_of_what_stays_is_found(tmp_path, small_tiles, monkeypatch)
     monkeypatch.setattr(tiles, "copy_range", wrong)
     with pytest.raises(DifferenceError, match=r"to stay as it is: .*dense.* is another"):
         rnnconvert.convert(model, tmp_path / "out.h5", verify="weights")
+
+
+# --- on the way to the disk -------------------------------------------------------------------
+
+
+def test_a_busy_disk_is_waited_for_by_another_thread(tmp_path, monkeypatch):
+    """One call at a time; what is asked for meanwhile comes with the next."""
+    asked: list[tuple[int, int]] = []
+    waits = threading.Event()
+
+    def begin(number: int, offset: int, size: int, flags: int) -> int:
+        os.fstat(number)  # it is open, though the file may be closed
+        asked.append((offset, size))
+        waits.wait(60)
+        return 0
+
+    monkeypatch.setattr(raw_file, "_CALLS", [begin])
+    path = tmp_path / "a"
+    path.write_bytes(bytes(100))
+    with open_raw(path, writes=True) as file:
+        file.write_back(50, 10)
+        file.write_back(20, 5)
+        file.write_back(80, 5)
+        waits.set()
+        assert file._flusher is not None
+        file._flusher.join(60)
+        file.write_back(30, 1)
+    file._flusher.join(60)
+    assert asked == [(50, 10), (20, 65)]
