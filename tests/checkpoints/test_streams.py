@@ -20,6 +20,7 @@ from rnnconvert.containers.checkpoint import (
     index_path,
     open_checkpoint,
     write_checkpoint,
+    writer,
 )
 from rnnconvert.containers.safe_npz import open_arrays
 from rnnconvert.errors import DifferenceError, NotConvertibleError, UnreadableInputError
@@ -377,3 +378,40 @@ def test_a_damaged_buffer_is_refused(tmp_path):
         rnnconvert.convert(
             source, tmp_path / "out.npz", to="npz", verify="weights", **options(shape)
         )
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_cells_beside_a_converted_stack_are_copied_and_compared(tmp_path, monkeypatch, is_damaged):
+    """With TensorFlow 1's names they keep theirs; what the disk makes of the copy is seen."""
+    generator = np.random.default_rng(5)
+    shape = OpaqueShape("lstm", 1, 4, 3)  # the options hold for both stacks
+    cell = "decoder/basic_lstm_cell"
+    tensors = {
+        "rnn/opaque_kernel": generator.normal(size=shape.size).astype("float32"),
+        f"{cell}/kernel": generator.normal(size=(7, 16)).astype("float32"),
+        f"{cell}/bias": generator.normal(size=16).astype("float32"),
+    }
+    (tmp_path / "in").mkdir()
+    source = tmp_path / "in" / "c"
+    write_checkpoint(index_path(source), data_path(source), tensors)
+    asked = {**options(shape), "to": "checkpoint", "verify": "layers", "forget_bias": 1.0}
+    copy = writer.copy_range
+
+    def wrong(here: Any, there: Any, start: int, place: int, size: int, buffer: Any) -> None:
+        copy(here, there, start, place, size, buffer)
+        there.write(memoryview(there.array(place + 5, (1,), "u1") ^ 1), place + 5)
+
+    if is_damaged:
+        monkeypatch.setattr(writer, "copy_range", wrong)
+        with pytest.raises(
+            DifferenceError, match=rf"decoder layer 0: {cell}/(kernel|bias) differs"
+        ):
+            rnnconvert.convert(source, tmp_path / "out", **asked)
+        assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
+        return
+    report = rnnconvert.convert(source, tmp_path / "out", **asked)
+    assert (report.weights_level.status, report.layers_level.status) == ("passed", "passed")
+    written = open_checkpoint(tmp_path / "out")
+    for name in (f"{cell}/kernel", f"{cell}/bias"):
+        assert written.read(name).tobytes() == tensors[name].tobytes()
+    assert "rnn/opaque_kernel" not in written.variables
