@@ -19,7 +19,7 @@ from numpy.lib import format as npy
 
 from rnnconvert.containers.budget import charge_arrays
 from rnnconvert.containers.raw_file import Filled, RawFile
-from rnnconvert.containers.safe_zip import ArchiveFile, SafeZip, reading_zip
+from rnnconvert.containers.safe_zip import ArchiveFile, SafeZip, new_zip, reading_zip
 from rnnconvert.errors import DifferenceError, UnreadableInputError, errors_of
 
 UNNAMED = ""
@@ -266,24 +266,24 @@ def write_arrays(path: Path, arrays: Mapping[str, Array | Filled]) -> None:
         OSError: it can't be written.
         ValueError: an array holds Python objects, or a name would be read back as another one.
     """
-    with path.open("w+b") as file, zipfile.ZipFile(target := ArchiveFile(file), "w") as archive:
+    with new_zip(path) as (archive, file):
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")
             if member.filename != f"{name}.npy":
                 raise ValueError(f"{name!r} can't be the name of an array in a .npz file")
             with archive.open(member, "w", force_zip64=True) as stream:
                 if isinstance(array, Filled):
-                    _write_filled(stream, array, target, file)
+                    _write_filled(stream, array, file)
                 else:
                     npy.write_array(stream, np.asanyarray(array), allow_pickle=False)
 
 
-def _write_filled(stream: IO[bytes], filled: Filled, target: ArchiveFile, file: IO[bytes]) -> None:
+def _write_filled(stream: IO[bytes], filled: Filled, file: ArchiveFile) -> None:
     """Fill an array in at its place in the archive, then read it back for the archive's checksum.
 
     Args:
         stream: the member that is being written.
-        target, file: the archive's.
+        file: the archive's.
     """
     dtype = np.dtype(filled.dtype)
     header = {
@@ -294,10 +294,10 @@ def _write_filled(stream: IO[bytes], filled: Filled, target: ArchiveFile, file: 
     start, raw = file.tell(), RawFile(file, writes=True)
     raw.truncate(start + filled.size)
     filled.fill(raw, start)
-    target.is_there = True
+    file.is_there = True
     for piece in raw.pieces(start, filled.size):
         stream.write(piece)
-    target.is_there = False
+    file.is_there = False
 
 
 def require_same_bits(expected: Array, found: Array) -> None:

@@ -114,6 +114,15 @@ class ArchiveFile:
         return getattr(self._file, name)
 
 
+@contextmanager
+def new_zip(path: Path) -> Iterator[tuple[zipfile.ZipFile, ArchiveFile]]:
+    """An archive to write, and its file."""
+    with path.open("w+b") as file:
+        target = ArchiveFile(file)
+        with zipfile.ZipFile(target, "w") as archive:
+            yield archive, target
+
+
 def rewrite_members(path: Path, rewrite: Mapping[str, Callable[[bytes], bytes]]) -> None:
     """Write some members of an archive of our own anew, all else as it is, and no dates.
 
