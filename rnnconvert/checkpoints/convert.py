@@ -301,7 +301,7 @@ class _Job:
                 return find_again(self.stacks, again), rewritten
             if self.streams:
                 checked = self._check([
-                    WrittenPlaces(target_places(stack, self.options.names), again.rows,
+                    WrittenPlaces(target_places(stack, self.options.names), again.rows, again.read,
                                   is_copied=rewritten.replaced.isdisjoint(stack.variables))
                     for stack in self.stacks
                 ])  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -69,6 +69,23 @@ def _from_place(stack: Stack, place: CellPlace, checkpoint: Checkpoint) -> RnnWe
         return layouts.unpack(layouts.find(place.layout, stack.cell), tensors)
     except ValueError as error:
         raise NotConvertibleError(f"{place.scope}: {error}") from error
+
+
+def unpack_biases(
+    stack: Stack, place: CellPlace, tensors: Mapping[str, Array], forget_bias: float | None
+) -> Array:
+    """The biases of a place, (2, gates, units), by their names inside it; a merged one as halves.
+
+    Args:
+        forget_bias: what a cell of TensorFlow 1 adds; None is its class' default.
+
+    Raises:
+        ValueError: biases contradict each other, or one is missing.
+    """
+    if place.layout.startswith(TF1):
+        layout, named = cell_layout(stack.cell, place), tf1_cells.modern_names(tensors)
+        return tf1_cells.unpack_tf1_biases(layout, named, forget_bias)
+    return layouts.unpack_bias(layouts.find(place.layout, stack.cell), tensors)
 
 
 def cell_layout(cell: str, place: CellPlace) -> Tf1Cell:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rnnconvert.checkpoints.load import cell_layout
+from rnnconvert.checkpoints.load import unpack_biases
 from rnnconvert.checkpoints.rewrite import Packable
 from rnnconvert.checkpoints.stack import CellPlace, Stack
 from rnnconvert.checkpoints.stored_matrices import matrices_in
@@ -20,7 +20,6 @@ from rnnconvert.checkpoints.verify import (
     weights_detail,
 )
 from rnnconvert.containers.checkpoint import Checkpoint
-from rnnconvert.layouts import find, tf1_cells, unpack_bias
 from rnnconvert.layouts.weights import Array
 from rnnconvert.options import Options
 from rnnconvert.progress import tell
@@ -46,21 +45,21 @@ class WrittenPlaces:
     Attributes:
         places: of its tensors, layer by layer, forward before backward.
         rows: gives any of these tensors by its name, to be read by slices of its first axis.
+        read: gives one as a whole, checked against its checksum where there is one.
         is_copied: they are the source's tensors, which were copied as they are.
     """
 
     places: Sequence[CellPlace]
     rows: Callable[[str], Any]
+    read: Callable[[str], Array]
     is_copied: bool = False
 
     def bias(self, place: CellPlace, stack: Stack) -> Array:
         """(2, gates, units); a merged bias as halves."""
-        named = {kind: self.rows(name)[:] for kind, name in place.tensors.items() if "bias" in kind}
-        if place.layout == "keras":
-            return unpack_bias(find("keras", stack.cell), named)
+        named = {kind: self.read(name) for kind, name in place.tensors.items() if "bias" in kind}
         # As `rewrite.unpack_place`.
         forget_bias = stack.forget_bias if place in stack.places else None
-        return tf1_cells.unpack_tf1_biases(cell_layout(stack.cell, place), named, forget_bias)
+        return unpack_biases(stack, place, named, forget_bias)
 
 
 def check_streamed(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnconvert.checkpoints.load import TF1, cell_layout, require_equal_biases
+from rnnconvert.checkpoints.load import cell_layout, require_equal_biases, unpack_biases
 from rnnconvert.checkpoints.rewrite import pack_place
 from rnnconvert.checkpoints.stack import CellPlace, Stack
 from rnnconvert.checkpoints.stored_matrices import (
@@ -26,14 +26,7 @@ from rnnconvert.containers.checkpoint import Checkpoint, RawPlace
 from rnnconvert.containers.raw_file import Filled, RawFile, open_raw
 from rnnconvert.containers.tiles import MatrixBlock, Move, MovedTensor, TileStream
 from rnnconvert.errors import NotConvertibleError
-from rnnconvert.layouts import (
-    CELLS,
-    RnnWeights,
-    find,
-    pack_bias,
-    tf1_cells,
-    unpack_bias,
-)
+from rnnconvert.layouts import CELLS, RnnWeights, find, pack_bias, tf1_cells
 from rnnconvert.layouts.weights import Array
 from rnnconvert.options import Options
 
@@ -143,11 +136,12 @@ class StreamedWeights:
     ) -> Iterator[tuple[Path, list[Move]]]:
         """What moves from each file into a tensor, gates of the same rows together."""
         size, units, offset = self.dtype.itemsize, self.units, 0
+        places = self.places
         for keys in rows:
             width = self.matrices[keys[0]].width
             moves: dict[Path, list[Move]] = {}
             for column, key in enumerate(keys):
-                (here, path), straight = self.places[key], self.matrices[key].is_transposed
+                (here, path), straight = places[key], self.matrices[key].is_transposed
                 there = MatrixBlock(offset + column * units * size, width, units, stride)
                 self.written[key] = StoredMatrix(name, there, width, is_transposed=True)
                 there = replace(there, offset=start + there.offset)
@@ -246,8 +240,9 @@ def _are_equal(one: StreamedWeights, other: StreamedWeights) -> bool:
     """Whether the matrices of a buffer are those of the tensors beside it."""
     if one.dtype != other.dtype:
         return False
+    others = other.places
     for key, (here, path) in one.places.items():
-        (there, beside), width = other.places[key], one.matrices[key].width
+        (there, beside), width = others[key], one.matrices[key].width
         if other.matrices[key].width != width:
             return False
         is_transposed = other.matrices[key].is_transposed  # the buffer's are not
@@ -298,17 +293,10 @@ def _streamed_place(
     biases = {i: checkpoint.read(name) for i, name in place.tensors.items() if i not in kernels}
     try:
         matrices = matrices_in(stack.cell, place, shapes, np.dtype(stack.dtype).itemsize)
-        bias = _bias(stack, place, biases)
+        bias = unpack_biases(stack, place, biases, stack.forget_bias)
     except ValueError as error:
         raise NotConvertibleError(f"{place.scope}: {error}") from error
     return StreamedWeights(stack, place.scope, matrices, kernels, bias)
-
-
-def _bias(stack: Stack, place: CellPlace, tensors: Mapping[str, Array]) -> Array:
-    if place.layout.startswith(TF1):
-        layout, named = cell_layout(stack.cell, place), tf1_cells.modern_names(tensors)
-        return tf1_cells.unpack_tf1_biases(layout, named, stack.forget_bias)
-    return unpack_bias(find(place.layout, stack.cell), tensors)
 
 
 def _check(raw: RawPlace) -> None:

@@ -113,13 +113,9 @@ def run_source(stack: Stack, read: Callable[[str], Any]) -> Run:
     Args:
         read: gives the tensor of a name: an array, or what gives slices as arrays do.
     """
-    if stack.opaque is not None:
-        return run_buffer(stack, read(stack.opaque))
-    return run_places(stack, stack.places, read)
-
-
-def run_buffer(stack: Stack, buffer: Any) -> Run:
-    """cuDNN's equations on its flat buffer, an array or what gives slices as arrays do."""
+    if stack.opaque is None:
+        return run_places(stack, stack.places, read)
+    buffer = read(stack.opaque)
     return lambda x: tf1_reference.run_opaque(
         stack.cell, stack.num_layers, stack.num_units, stack.input_size, stack.direction, buffer, x
     )[0]

@@ -129,7 +129,7 @@ def streamed_npz(
         },
     )
     with open_rows(file) as rows:
-        yield [WrittenPlaces(own, rows) for own in places]
+        yield [WrittenPlaces(own, rows, lambda name: rows(name)[:]) for own in places]
 
 
 @contextmanager
@@ -152,7 +152,8 @@ def streamed_model(
             save_as_keras(h5, file, Plan(), Permissions())
         places = [CellPlace(*each[:2], stack.scope, "keras", each.paths) for each in written]
         with safe_h5.open_h5(h5) as opened:
-            yield WrittenPlaces(places, partial(safe_h5.get_dataset, opened))
+            rows = partial(safe_h5.get_dataset, opened)
+            yield WrittenPlaces(places, rows, lambda name: rows(name)[:])
     finally:
         if to == "keras":
             h5.unlink(missing_ok=True)

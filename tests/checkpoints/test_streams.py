@@ -415,3 +415,16 @@ def test_cells_beside_a_converted_stack_are_copied_and_compared(tmp_path, monkey
     for name in (f"{cell}/kernel", f"{cell}/bias"):
         assert written.read(name).tobytes() == tensors[name].tobytes()
     assert "rnn/opaque_kernel" not in written.variables
+
+
+def test_a_wrong_checksum_of_what_was_written_is_seen(tmp_path, monkeypatch):
+    """TensorFlow would refuse such a checkpoint."""
+    shape = SHAPES["lstm"]
+    source = make(tmp_path / "in", shape)
+    right = writer._write_numbers
+    monkeypatch.setattr(writer, "_write_numbers", lambda *given: right(*given) ^ 1)
+    with pytest.raises(UnreadableInputError, match=r"bias.*wrong checksum"):
+        rnnconvert.convert(
+            source, tmp_path / "out", to="checkpoint", verify="weights", **options(shape)
+        )
+    assert list(snapshot(tmp_path)) == ["in/c.data-00000-of-00001", "in/c.index"]
